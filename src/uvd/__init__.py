@@ -1,0 +1,16 @@
+"""uvd: agents that reach what you show them, by estimating the density of what they will achieve."""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {"train": "uvd.api", "load": "uvd.api", "evaluate": "uvd.api", "UserError": "uvd.errors"}
+__all__ = ["UserError", "__version__", "evaluate", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports on first use, so that a worker process that only needs NumPy never loads JAX."""
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'uvd' has no attribute {name!r}")

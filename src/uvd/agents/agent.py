@@ -1,0 +1,58 @@
+"""The contract of an algorithm, and the registry.
+
+An algorithm is three pure functions over a pytree of state. A run of n seeds is the same program
+under `vmap`; `step`, the update's number, is shared by all seeds, so that a `cond` on it (a delayed
+actor, a hard copy) stays a branch there instead of becoming a select that computes both sides.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+from uvd.core.policy import Norm, Policy
+from uvd.core.replay import Ring
+from uvd.errors import nearest
+
+State = Any
+Metrics = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an algorithm knows of its task."""
+
+    obs_dim: int
+    action_dim: int
+    goal_dim: int
+    radius: float
+    success: Callable[[Any, Any], Any]  # (achieved, goal) -> bool
+    norm: Norm
+    live: tuple[int, ...]  # goal dimensions that ever vary
+
+
+class Agent(NamedTuple):
+    """An algorithm, its settings already bound."""
+
+    init: Callable[[jax.Array, Spec], State]
+    update: Callable[[State, Ring, jax.Array, jax.Array], tuple[State, Metrics]]
+    policy: Callable[[State], Policy]
+
+
+class Algorithm(NamedTuple):
+    """A registered algorithm: its settings' dataclass and the maker of its functions."""
+
+    about: str
+    config: type
+    make: Callable[[Any, Spec], Agent]
+
+
+ALGORITHMS: dict[str, Algorithm] = {}
+
+
+def get_algorithm(name: str) -> Algorithm:
+    """The registered algorithm of that name."""
+    if name not in ALGORITHMS:
+        raise nearest(name, ALGORITHMS, "algorithm")
+    return ALGORITHMS[name]

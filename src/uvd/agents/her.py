@@ -1,0 +1,81 @@
+"""Hindsight experience replay: TD3 over batches whose goals are altered in hindsight.
+
+The altered goal is drawn from what happened *after* the transition, so it depends on s'. That is
+the source of hindsight bias (section 3.1); how large it is depends on the strategy.
+The reward is that of the transition itself for the altered goal, never a success by decree.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Spec
+from uvd.agents.td3 import TD3Config, make_sparse
+from uvd.core.replay import Batch, Ring, fetch, future, past_kept, sample, uniform_offset
+
+
+@dataclass(frozen=True)
+class HERConfig:
+    """TD3's settings and how goals are altered."""
+
+    td3: TD3Config = field(default_factory=TD3Config)
+    strategy: str = "future"
+    """Altered goals: future, final, episode, or paper (every unsuccessful roll-out, wholly)."""
+    k: int = 4
+    """Altered goals for each intended one (future, final, episode)."""
+
+
+def _future(ring: Ring, batch: Batch, key: jax.Array) -> jax.Array:
+    """A goal achieved later in the same episode."""
+    return future(ring, batch.row, uniform_offset(key, ring.steps_left[batch.row]))
+
+
+def _final(ring: Ring, batch: Batch, key: jax.Array) -> jax.Array:
+    """The goal achieved at the episode's end."""
+    return future(ring, batch.row, ring.steps_left[batch.row])
+
+
+def _episode(ring: Ring, batch: Batch, key: jax.Array) -> jax.Array:
+    """A goal achieved anywhere in the same episode (as far back as the ring still holds it)."""
+    back = past_kept(ring, batch.row)
+    offset = uniform_offset(key, back + ring.steps_left[batch.row] + 1)
+    return future(ring, batch.row, offset - 1 - back)
+
+
+STRATEGIES: dict[str, Callable[[Ring, Batch, jax.Array], jax.Array]] = {
+    "future": _future,
+    "final": _final,
+    "episode": _episode,
+}
+
+
+def hindsight_goals(
+    config: HERConfig, spec: Spec, ring: Ring, batch: Batch, key: jax.Array
+) -> jax.Array:
+    """The batch's goals, altered as the strategy says."""
+    key_goal, key_who = jax.random.split(key)
+    if config.strategy == "paper":
+        # "We alter the goal on unsuccessful roll-outs and only learn about the true goal based on
+        # successful ones" (section 3.1).
+        alter = ~spec.success(_final(ring, batch, key), batch.goal)
+        goal = _future(ring, batch, key_goal)
+    else:
+        alter = jax.random.uniform(key_who, batch.row.shape) < config.k / (1 + config.k)
+        goal = STRATEGIES[config.strategy](ring, batch, key_goal)
+    return jnp.where(alter[:, None], goal, batch.goal)
+
+
+def make_her(config: HERConfig, spec: Spec) -> Agent:
+    """TD3 with hindsight goals."""
+
+    def draw(ring: Ring, key: jax.Array) -> tuple[Batch, jax.Array]:
+        key_rows, key_goals = jax.random.split(key)
+        batch = fetch(ring, sample(ring, key_rows, config.td3.batch))
+        return batch, hindsight_goals(config, spec, ring, batch, key_goals)
+
+    return make_sparse(config.td3, spec, draw)
+
+
+ALGORITHMS["her"] = Algorithm("TD3 with hindsight goals (HER)", HERConfig, make_her)

@@ -1,0 +1,268 @@
+"""Goal-conditioned TD3: the paper's UVFA baseline (Eq. 2) and the frame of the other algorithms.
+
+The critic step takes its target as a function, the actor step its goals; HER changes how a batch is
+drawn and UVD passes a target of its own. Rewards are -1 until the goal is reached and 0 there, as
+in Fetch, so a value lies in [-1/(1 - gamma), 0] and targets are clipped to that.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec
+from uvd.core.nets import init_mlp, init_twin, polyak, twin
+from uvd.core.policy import MLP, Norm, Policy, act, features
+from uvd.core.replay import Batch, Ring, fetch, sample
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    """Settings that every off-policy algorithm shares (the paper's Table 1)."""
+
+    gamma: float = 0.98
+    """Discount."""
+    batch: int = 512
+    """Transitions in an update."""
+    hidden: tuple[int, ...] = (400, 400)
+    """Hidden layers of actor and critics."""
+    actor_lr: float = 2e-4
+    """Adam's learning rate of the actor."""
+    critic_lr: float = 2e-4
+    """Adam's learning rate of the critics."""
+    tau: float = 0.01
+    """Share by which the target networks follow at each actor update."""
+    policy_delay: int = 2
+    """Critic updates per actor update."""
+    target_noise: float = 0.0
+    """Standard deviation of the noise on the target action."""
+    action_penalty: float = 0.0
+    """Weight of mean a² in the actor's loss, against saturation."""
+    critic_head: str = "tanh"
+    """Output of the critic: linear, tanh (bounded, squared loss) or sigmoid (bounded, log loss)."""
+    warmup: int = 1000
+    """Transitions before the first update."""
+    actor_start: int = 0
+    """Updates for which the actor stays frozen."""
+    noise: float = 0.1
+    """Standard deviation of the exploration noise."""
+    random: float = 0.0
+    """Share of random actions while exploring."""
+    hold: int = 1
+    """Mean number of steps a random action is held."""
+    capacity: int = 1_500_000
+    """Transitions in the long replay memory."""
+    updates_per_step: float = 1.0
+    """Updates for each environment step."""
+
+
+class Head(NamedTuple):
+    """How a critic's output becomes a value, and how it is fitted to a target."""
+
+    value: Callable[[jax.Array], jax.Array]
+    loss: Callable[[jax.Array, jax.Array], jax.Array]
+    utility: Callable[[jax.Array], jax.Array]  # what the actor ascends: increasing in the value
+    start: float  # initial output
+
+
+def make_head(kind: str, bound: float) -> Head:
+    """`linear` and `tanh` fit by squared error; `sigmoid` spans (0, bound) and fits by log loss.
+
+    Both losses are least at the mean of the targets, so both stay unbiased under noise. The log
+    loss keeps its precision where values are small, and the actor ascends the logarithm of the
+    value there, so states far from their goal count as much as near ones.
+    """
+
+    def squared(value: Callable[[jax.Array], jax.Array]) -> Head:
+        return Head(value, lambda x, y: (value(x) - y) ** 2, value, 0.0)
+
+    heads = {
+        "linear": squared(lambda x: x),
+        "tanh": squared(lambda x: bound * jnp.tanh(x)),
+        "sigmoid": Head(
+            lambda x: bound * jax.nn.sigmoid(x),
+            lambda x, y: optax.sigmoid_binary_cross_entropy(x, y / bound),
+            jax.nn.log_sigmoid,
+            -4.0,
+        ),
+    }
+    return heads[kind]
+
+
+class TD3State(NamedTuple):
+    """Networks, their slow copies and optimisers, and the feature ranges they read through."""
+
+    actor: MLP
+    actor_target: MLP
+    critic: MLP
+    critic_target: MLP
+    actor_opt: optax.OptState
+    critic_opt: optax.OptState
+    norm: Norm
+
+
+# (state, batch, goals, key) -> (target, metrics)
+TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array], tuple[jax.Array, Metrics]]
+
+
+def init_td3(config: TD3Config, head: Head, spec: Spec, key: jax.Array) -> TD3State:
+    """Fresh networks; the slow copies start equal. A critic with a start value starts close to it."""
+    key_actor, key_critic = jax.random.split(key)
+    inputs = spec.obs_dim + spec.goal_dim
+    actor = init_mlp(key_actor, (inputs, *config.hidden, spec.action_dim), 0.1)
+    critic = init_twin(
+        key_critic, (inputs + spec.action_dim, *config.hidden, 1), 0.1, head.start
+    )
+    return TD3State(
+        actor,
+        actor,
+        critic,
+        critic,
+        optax.adam(config.actor_lr).init(actor),
+        optax.adam(config.critic_lr).init(critic),
+        jax.tree.map(jnp.asarray, spec.norm),
+    )
+
+
+def critic_outputs(
+    critic: MLP, norm: Norm, obs: jax.Array, goal: jax.Array, action: jax.Array
+) -> jax.Array:
+    """Raw outputs of both critics, `[2, batch]`."""
+    return twin(critic, jnp.concatenate([features(norm, obs, goal), action], -1))
+
+
+def next_value(
+    config: TD3Config, head: Head, state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """min over the twins of Q'(s', mu'(s'; g); g), zero after a terminal step; and that action."""
+    action = act(Policy(state.actor_target, state.norm), batch.next_obs, goal)
+    if config.target_noise:
+        noise = config.target_noise * jax.random.normal(key, action.shape)
+        action = jnp.clip(action + jnp.clip(noise, -0.5, 0.5), -1, 1)
+    q = critic_outputs(state.critic_target, state.norm, batch.next_obs, goal, action)
+    return head.value(q).min(0) * ~batch.terminated, action
+
+
+def critic_step(
+    config: TD3Config,
+    head: Head,
+    state: TD3State,
+    batch: Batch,
+    goal: jax.Array,
+    target_fn: TargetFn,
+    key: jax.Array,
+) -> tuple[TD3State, Metrics]:
+    """One regression step of both critics towards `target_fn`."""
+    target, metrics = target_fn(state, batch, goal, key)
+    target = jax.lax.stop_gradient(target)
+
+    def critic_loss(critic: MLP) -> tuple[jax.Array, jax.Array]:
+        out = critic_outputs(critic, state.norm, batch.obs, goal, batch.action)
+        return head.loss(out, target).mean(1).sum(), head.value(out).mean()
+
+    (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
+    updates, opt = optax.adam(config.critic_lr).update(grads, state.critic_opt)
+    state = state._replace(critic=optax.apply_updates(state.critic, updates), critic_opt=opt)
+    return state, {"critic/loss": loss, "critic/q": q, "critic/target": target.mean(), **metrics}
+
+
+def actor_step(
+    config: TD3Config, head: Head, state: TD3State, obs: jax.Array, goal: jax.Array
+) -> TD3State:
+    """One step up the deterministic policy gradient, then the slow copies follow.
+
+    No s' enters here: any goal, even one seen in hindsight, leaves the actor's optimum unmoved.
+    """
+    first = jax.tree.map(lambda x: x[:1], state.critic)
+
+    def actor_loss(actor: MLP) -> jax.Array:
+        action = act(Policy(actor, state.norm), obs, goal)
+        value = head.utility(critic_outputs(first, state.norm, obs, goal, action)[0])
+        return -value.mean() + config.action_penalty * (action**2).mean()
+
+    grads = jax.grad(actor_loss)(state.actor)
+    updates, opt = optax.adam(config.actor_lr).update(grads, state.actor_opt)
+    actor = optax.apply_updates(state.actor, updates)
+    return state._replace(
+        actor=actor,
+        actor_opt=opt,
+        actor_target=polyak(state.actor_target, actor, config.tau),
+        critic_target=polyak(state.critic_target, state.critic, config.tau),
+    )
+
+
+def learn(
+    config: TD3Config,
+    head: Head,
+    state: TD3State,
+    batch: Batch,
+    goal: jax.Array,
+    target_fn: TargetFn,
+    actor_goal: Callable[[], jax.Array],
+    key: jax.Array,
+    step: jax.Array,
+) -> tuple[TD3State, Metrics]:
+    """A critic step and, every `policy_delay`-th time, an actor step on the same observations."""
+    state, metrics = critic_step(config, head, state, batch, goal, target_fn, key)
+    state = jax.lax.cond(
+        (step % config.policy_delay == 0),
+        lambda s: jax.lax.cond(
+            step >= config.actor_start,
+            lambda s: actor_step(config, head, s, batch.obs, actor_goal()),
+            lambda s: s._replace(
+                critic_target=polyak(s.critic_target, s.critic, config.tau)
+            ),
+            s,
+        ),
+        lambda s: s,
+        state,
+    )
+    return state, metrics
+
+
+def sparse_target(config: TD3Config, head: Head, spec: Spec) -> TargetFn:
+    """r + gamma Q'(s', mu'(s')), with the reward of *this* transition for the goal at hand."""
+    lowest = -1 / (1 - config.gamma)
+
+    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
+        reward = spec.success(batch.next_achieved, goal) - 1.0
+        q, action = next_value(config, head, state, batch, goal, key)
+        target = jnp.clip(reward + config.gamma * q, lowest, 0.0)
+        return target, {"critic/reward": reward.mean(), "actor/abs_action": abs(action).mean()}
+
+    return target_fn
+
+
+def make_sparse(
+    config: TD3Config, spec: Spec, draw: Callable[[Ring, jax.Array], tuple[Batch, jax.Array]]
+) -> Agent:
+    """TD3 on sparse rewards over batches and goals that `draw` provides (TD3 and HER)."""
+    head = make_head(config.critic_head, 1 / (1 - config.gamma))
+    target_fn = sparse_target(config, head, spec)
+
+    def update(state: TD3State, ring: Ring, key: jax.Array, step: jax.Array):
+        key_draw, key_target = jax.random.split(key)
+        batch, goal = draw(ring, key_draw)
+        return learn(config, head, state, batch, goal, target_fn, lambda: goal, key_target, step)
+
+    return Agent(
+        lambda key, spec: init_td3(config, head, spec, key),
+        update,
+        lambda state: Policy(state.actor_target, state.norm),
+    )
+
+
+def make_td3(config: TD3Config, spec: Spec) -> Agent:
+    """TD3 with the goals that were intended."""
+
+    def draw(ring: Ring, key: jax.Array) -> tuple[Batch, jax.Array]:
+        batch = fetch(ring, sample(ring, key, config.batch))
+        return batch, batch.goal
+
+    return make_sparse(config, spec, draw)
+
+
+ALGORITHMS["td3"] = Algorithm("TD3 with intended goals, the UVFA baseline", TD3Config, make_td3)

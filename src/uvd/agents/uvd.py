@@ -1,0 +1,337 @@
+"""Universal value density estimation (Algorithm 1, sections 3 and 4, appendix A.1).
+
+Hindsight samples train a *density* F(g | s, a, g_intended) by maximum likelihood; F then enters the
+critic's target. A target never sees a goal that was chosen by looking at s':
+
+    the goals of a TD update may depend on (s, a), never on what happened after them.
+
+That line is what separates UVD from HER. `GOALS` below lists the ways of choosing goals; all but
+`future` obey it, and `future` is allowed where no s' enters: in the actor's update.
+
+The density models the goal relative to what is achieved now, in normalised units, over the goal
+dimensions that vary. Its training targets carry Gaussian noise of standard deviation `kernel`
+success radii ("spatial smoothing"). In units of that kernel's peak, F(g | s, a) is the expectation
+of exp(-|g - achieved|² / 2 kernel²): a soft probability of success, at most 1. This is the bound
+of the targets; without smoothing it is the flow's own (`Flow.log_bound`).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec
+from uvd.agents.td3 import Head, TD3Config, TD3State, init_td3, learn, make_head, next_value
+from uvd.core import replay
+from uvd.core.flows import Flow, Params, make_flow
+from uvd.core.policy import Policy, features
+from uvd.core.replay import Batch, Ring
+
+
+@dataclass(frozen=True)
+class UVDConfig:
+    """TD3's settings, the density's, and how the two meet."""
+
+    td3: TD3Config = field(default_factory=TD3Config)
+    combine: str = "sum"
+    """How density and TD meet in the target: sum, max, max-next or max-paper (docs/uvd.md)."""
+    td_goals: str = "density"
+    """Goals of the TD update: intended, shuffled, marginal, density, or future (biased)."""
+    actor_goals: str = "future"
+    """Goals of the actor's update: the same choices, all of them sound here."""
+    intended: float = 0.2
+    """Share of intended goals kept in either update."""
+    horizon: int = 1
+    """T: how many steps ahead the density in the target looks (paper: 4)."""
+    offsets: str = "geometric"
+    """How the density's targets are spread over 1..T: geometric or uniform."""
+    kernel: float = 0.5
+    """Spatial smoothing: noise on the density's targets, in success radii."""
+    density_scale: float = 1.0
+    """c: factor on the density, in units of the bound that the smoothing sets (or of F itself)."""
+    temporal_smoothing: float = 0.0
+    """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
+    bijectors: int = 8
+    """Couplings of the flow: a resolution, the narrowest width is exp(-bijectors / 2)."""
+    flow_hidden: tuple[int, ...] = (300, 300)
+    """Hidden layers of each coupling's net."""
+    flow_lr: float = 2e-4
+    """Adam's learning rate of the density."""
+    flow_decay: float = 0.0
+    """Weight decay of the density."""
+    flow_delay: int = 0
+    """Updates between hard copies of the density into the one that targets use (0: no copy)."""
+    short: int = 50_000
+    """Newest transitions that train the density: the short replay memory."""
+
+
+class UVDState(NamedTuple):
+    """TD3's state, the density, its delayed copy and its optimiser."""
+
+    td3: TD3State
+    flow: Params
+    flow_target: Params
+    flow_opt: optax.OptState
+
+
+SHORT, LONG = 0.0, 1.0  # the density's two horizons: T steps, and all the episode that is left
+
+
+class Density(NamedTuple):
+    """The flow, seen from the algorithm: goals in the task's own units."""
+
+    log_prob: Callable[..., jax.Array]  # (params, norm, batch-like, goal, intended, horizon)
+    sample: Callable[..., jax.Array]
+    flow: Flow
+    kernel: jax.Array  # smoothing in the flow's units, a dimension each
+    log_scale: jax.Array  # log c, c F <= bound
+    bound: jax.Array
+
+
+def make_density(config: UVDConfig, spec: Spec) -> Density:
+    """F(g | s, a, g_intended, horizon) over the live goal dimensions, relative to the present."""
+    live = jnp.array(spec.live)
+    flow = make_flow(
+        len(spec.live),
+        spec.obs_dim + spec.goal_dim + spec.action_dim + 1,
+        config.bijectors,
+        config.flow_hidden,
+    )
+    scale = jnp.asarray(spec.norm.goal_scale)[live]
+    kernel = config.kernel * spec.radius / scale
+    log_peak = -jnp.log(kernel).sum() - 0.5 * len(spec.live) * math.log(2 * math.pi)
+    log_unit = jnp.where(config.kernel > 0, log_peak, 0.0)
+    log_scale = jnp.log(config.density_scale) - log_unit
+    bound = jnp.exp(jnp.minimum(log_peak, flow.log_bound) + log_scale)
+
+    def context(norm, obs, action, intended, horizon):
+        flag = jnp.broadcast_to(horizon, (*action.shape[:-1], 1))
+        return jnp.concatenate([features(norm, obs, intended), action, flag], -1)
+
+    def relative(goal, achieved):
+        return (goal - achieved)[..., live] / scale
+
+    def log_prob(params, norm, obs, action, achieved, goal, intended, horizon, noise=0.0):
+        x = relative(goal, achieved) + noise
+        ctx = context(norm, obs, action, intended, horizon)
+        return jax.vmap(flow.log_prob, (None, 0, 0))(params, x, ctx)
+
+    def sample(params, norm, key, obs, action, achieved, intended, horizon):
+        ctx = context(norm, obs, action, intended, horizon)
+        keys = jax.random.split(key, len(ctx))
+        x = jax.vmap(flow.sample, (None, 0, 0))(params, keys, ctx)
+        return achieved.at[:, live].add(x * scale)
+
+    return Density(log_prob, sample, flow, kernel, log_scale, bound)
+
+
+# (density, state, ring, batch, key) -> goals
+GoalChoice = Callable[[Density, UVDState, Ring, Batch, jax.Array], jax.Array]
+
+
+def _intended(density, state, ring, batch, key):
+    """What the roll-out pursued: fixed before s'."""
+    return batch.goal
+
+
+def _shuffled(density, state, ring, batch, key):
+    """What another roll-out pursued."""
+    return jax.random.permutation(key, batch.goal)
+
+
+def _marginal(density, state, ring, batch, key):
+    """What was achieved at another time: independent of this transition."""
+    return ring.achieved[replay.sample(ring, key, len(batch.row))]
+
+
+def _density(density, state, ring, batch, key):
+    """A likely future of (s, a), drawn from the long-horizon density: hindsight that never saw s'."""
+    return density.sample(
+        state.flow, state.td3.norm, key, batch.obs, batch.action, batch.achieved, batch.goal, LONG
+    )
+
+
+def _future(density, state, ring, batch, key):
+    """What was really achieved later: depends on s', so it biases a TD target (this is HER's)."""
+    return replay.future(
+        ring, batch.row, replay.uniform_offset(key, ring.steps_left[batch.row])
+    )
+
+
+GOALS: dict[str, GoalChoice] = {
+    "intended": _intended,
+    "shuffled": _shuffled,
+    "marginal": _marginal,
+    "density": _density,
+    "future": _future,
+}
+
+
+def choose_goals(
+    choice: str,
+    intended: float,
+    density: Density,
+    state: UVDState,
+    ring: Ring,
+    batch: Batch,
+    key: jax.Array,
+) -> jax.Array:
+    """Goals by `choice`, a share `intended` of them replaced by the intended ones."""
+    key_goal, key_who = jax.random.split(key)
+    keep = jax.random.uniform(key_who, batch.row.shape) < intended
+    goal = GOALS[choice](density, state, ring, batch, key_goal)
+    return jnp.where(keep[:, None], batch.goal, goal)
+
+
+# How density and TD meet. Each takes c F(g|s,a,g), c F(g|s',a',g) (as thunks: only what is used is
+# computed), min Q'(s',a';g), gamma and lambda.
+Combine = Callable[
+    [Callable[[], jax.Array], Callable[[], jax.Array], jax.Array, float, float], jax.Array
+]
+
+
+def _sum(f, f_next, q, gamma, smooth):
+    """The Bellman equation of the discounted density (Eq. 3): rewards staying. Linear in Q', so
+    the mean over s' passes through it."""
+    return (1 - gamma) * f() + gamma * q
+
+
+def _max(f, f_next, q, gamma, smooth):
+    """max(F(s, a), gamma Q'(s', a')): Algorithm 2's reading of Eq. 5; rewards passing through."""
+    return jnp.maximum(smooth * gamma * q + (1 - smooth) * f(), gamma * q)
+
+
+def _max_next(f, f_next, q, gamma, smooth):
+    """max(F(s', a'), gamma Q'(s', a')): the authors' released code."""
+    return jnp.maximum(smooth * gamma * q + (1 - smooth) * f_next(), gamma * q)
+
+
+def _max_paper(f, f_next, q, gamma, smooth):
+    """gamma max(F(s', a'), Q'(s', a')): Algorithm 1 to the letter, its reward being 0 a.s."""
+    return gamma * (smooth * q + (1 - smooth) * jnp.maximum(f_next(), q))
+
+
+COMBINE: dict[str, Combine] = {
+    "sum": _sum,
+    "max": _max,
+    "max-next": _max_next,
+    "max-paper": _max_paper,
+}
+
+
+def density_step(
+    config: UVDConfig, density: Density, state: UVDState, ring: Ring, key: jax.Array
+) -> tuple[UVDState, Metrics]:
+    """One step of maximum likelihood on the short memory, half for each horizon (Alg. 1, 4-6)."""
+    key_rows, key_short, key_long, key_noise = jax.random.split(key, 4)
+    n = config.td3.batch
+    batch = replay.fetch(ring, replay.sample(ring, key_rows, n, config.short))
+    left = ring.steps_left[batch.row]
+    limit = jnp.minimum(left, config.horizon)
+    if config.offsets == "geometric":
+        ahead = replay.geometric_offset(key_short, limit, config.td3.gamma)
+    else:
+        ahead = replay.uniform_offset(key_short, limit)
+    # The long horizon is only there to propose goals: no need to learn it where it is not used.
+    long = (jnp.arange(n) % 2 == 1) & ("density" in (config.td_goals, config.actor_goals))
+    offset = jnp.where(long, replay.uniform_offset(key_long, left), ahead)
+    goal = replay.future(ring, batch.row, offset)
+    noise = density.kernel * jax.random.normal(key_noise, (n, len(density.kernel)))
+    flag = jnp.where(long, LONG, SHORT)[:, None]
+
+    def density_loss(flow: Params) -> tuple[jax.Array, jax.Array]:
+        log_prob = density.log_prob(
+            flow, state.td3.norm, batch.obs, batch.action, batch.achieved, goal, batch.goal, flag,
+            noise,
+        )  # fmt: skip
+        return -log_prob.mean(), log_prob
+
+    (loss, log_prob), grads = jax.value_and_grad(density_loss, has_aux=True)(state.flow)
+    optimiser = optax.adamw(config.flow_lr, weight_decay=config.flow_decay)
+    updates, opt = optimiser.update(grads, state.flow_opt, state.flow)
+    state = state._replace(flow=optax.apply_updates(state.flow, updates), flow_opt=opt)
+    n_short = jnp.maximum((~long).sum(), 1)
+    metrics = {
+        "density/loss": loss,
+        "density/log_f_short": jnp.where(long, 0, log_prob).sum() / n_short,
+        "density/log_f_max": log_prob.max(),
+    }
+    return state, metrics
+
+
+def make_target(config: UVDConfig, density: Density, head: Head, flow: Params):
+    """The critic's target: TD lifted by the density, within its bound."""
+    td3 = config.td3
+
+    def scaled(state, obs, action, achieved, goal):
+        log_f = density.log_prob(
+            flow, state.norm, obs, action, achieved, goal, goal, jnp.full((len(goal), 1), SHORT)
+        )
+        return jnp.minimum(jnp.exp(jnp.minimum(log_f + density.log_scale, 80.0)), density.bound)
+
+    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
+        q, action = next_value(td3, head, state, batch, goal, key)
+        target = COMBINE[config.combine](
+            lambda: scaled(state, batch.obs, batch.action, batch.achieved, goal),
+            lambda: scaled(state, batch.next_obs, action, batch.next_achieved, goal),
+            q,
+            td3.gamma,
+            config.temporal_smoothing,
+        )
+        target = jnp.clip(target, 0.0, density.bound)
+        return target, {
+            "critic/frac_td": (target <= td3.gamma * q * (1 + 1e-3)).mean(),
+            "critic/target_over_bound_max": target.max() / density.bound,
+            "actor/abs_action": abs(action).mean(),
+        }
+
+    return target_fn
+
+
+def make_uvd(config: UVDConfig, spec: Spec) -> Agent:
+    """UVD, its settings bound."""
+    density = make_density(config, spec)
+    head = make_head(config.td3.critic_head, density.bound)
+
+    def init(key: jax.Array, spec: Spec) -> UVDState:
+        key_td3, key_flow = jax.random.split(key)
+        flow = density.flow.init(key_flow)
+        opt = optax.adamw(config.flow_lr, weight_decay=config.flow_decay).init(flow)
+        return UVDState(init_td3(config.td3, head, spec, key_td3), flow, flow, opt)
+
+    def update(state: UVDState, ring: Ring, key: jax.Array, step: jax.Array):
+        key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
+        state, density_metrics = density_step(config, density, state, ring, key_density)
+        if config.flow_delay:
+            copy = step % config.flow_delay == 0
+            state = state._replace(
+                flow_target=jax.lax.cond(copy, lambda: state.flow, lambda: state.flow_target)
+            )
+        flow = state.flow_target if config.flow_delay else state.flow
+
+        batch = replay.fetch(ring, replay.sample(ring, key_rows, config.td3.batch))
+        goal = choose_goals(config.td_goals, config.intended, density, state, ring, batch, key_td)
+
+        def actor_goal() -> jax.Array:
+            if config.actor_goals == config.td_goals:
+                return goal
+            return choose_goals(
+                config.actor_goals, config.intended, density, state, ring, batch, key_actor
+            )
+
+        td3, metrics = learn(
+            config.td3, head, state.td3, batch, goal,
+            make_target(config, density, head, flow), actor_goal, key_target, step,
+        )  # fmt: skip
+        return state._replace(td3=td3), {**density_metrics, **metrics}
+
+    return Agent(init, update, lambda s: Policy(s.td3.actor_target, s.td3.norm))
+
+
+ALGORITHMS["uvd"] = Algorithm(
+    "TD3 lifted by a density of achieved goals (UVD)", UVDConfig, make_uvd
+)

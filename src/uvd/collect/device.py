@@ -1,0 +1,67 @@
+"""Experience from JAX tasks: whole episodes, played beside the learner."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from uvd.core.policy import Policy, act
+from uvd.core.replay import Episode
+from uvd.tasks.task import State, Task
+
+
+class Exploration(NamedTuple):
+    """How the behaviour departs from the policy."""
+
+    noise: float = 0.0  # standard deviation of Gaussian noise on the action
+    random: float = 0.0  # share of steps whose action is drawn at random
+    hold: int = 1  # mean number of steps for which a random action is held
+
+
+def explore(
+    how: Exploration, key: jax.Array, action: jax.Array, last: jax.Array, wild: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The action really taken, and whether it is a random one (`last` and `wild`: one step ago).
+
+    Random stretches last `hold` steps on average and fill a share `random` of the time; within one
+    the action is held, which carries further than white noise does.
+    """
+    key_noise, key_go, key_start, key_new = jax.random.split(key, 4)
+    begin = how.random / (how.random + how.hold * (1 - how.random))
+    go_on = wild & (jax.random.uniform(key_go) < 1 - 1 / how.hold)
+    start = ~go_on & (jax.random.uniform(key_start) < begin)
+    noisy = jnp.clip(action + how.noise * jax.random.normal(key_noise, action.shape), -1, 1)
+    fresh = jax.random.uniform(key_new, action.shape, minval=-1, maxval=1)
+    return jnp.where(go_on, last, jnp.where(start, fresh, noisy)), go_on | start
+
+
+def rollout(task: Task, how: Exploration, policy: Policy, key: jax.Array) -> Episode:
+    """One episode of the task under the policy and its exploration."""
+    key_reset, key_steps = jax.random.split(key)
+    start = task.reset(key_reset)
+    goal = task.goal(start)
+
+    def step(carry: tuple[State, jax.Array, jax.Array], key: jax.Array):
+        state, last, wild = carry
+        key_explore, key_task = jax.random.split(key)
+        obs, achieved = task.observe(state), task.achieved(state)
+        action, wild = explore(how, key_explore, act(policy, obs, goal), last, wild)
+        return (task.step(state, action, key_task), action, wild), (obs, action, achieved)
+
+    first = (start, jnp.zeros(task.action_dim), jnp.zeros((), bool))
+    (end, _, _), (obs, action, achieved) = jax.lax.scan(
+        step, first, jax.random.split(key_steps, task.horizon)
+    )
+    return Episode(
+        jnp.concatenate([obs, task.observe(end)[None]]),
+        action,
+        jnp.concatenate([achieved, task.achieved(end)[None]]),
+        goal,
+        jnp.asarray(task.horizon, jnp.int32),
+        jnp.zeros((), bool),
+    )
+
+
+def rollouts(task: Task, how: Exploration, policy: Policy, key: jax.Array, n: int) -> Episode:
+    """n episodes at once."""
+    return jax.vmap(lambda k: rollout(task, how, policy, k))(jax.random.split(key, n))

@@ -1,0 +1,39 @@
+"""Making networks: the JAX half of `policy.MLP`."""
+
+import jax
+import jax.numpy as jnp
+
+from uvd.core.policy import MLP, mlp
+
+
+def init_mlp(
+    key: jax.Array, sizes: tuple[int, ...], last_scale: float = 1.0, last_bias: float | None = None
+) -> MLP:
+    """Uniform in ±1/sqrt(fan-in), as TD3's reference has it.
+
+    `last_scale` shrinks the last layer (0: the net starts as a constant) and `last_bias` sets it.
+    """
+    weights, biases = [], []
+    for i, (n, m) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        key_w, key_b = jax.random.split(jax.random.fold_in(key, i))
+        last = i == len(sizes) - 2
+        bound = (last_scale if last else 1.0) / max(n, 1) ** 0.5
+        weights.append(jax.random.uniform(key_w, (n, m), minval=-bound, maxval=bound))
+        bias = jax.random.uniform(key_b, (m,), minval=-bound, maxval=bound)
+        biases.append(jnp.full((m,), last_bias) if last and last_bias is not None else bias)
+    return MLP(tuple(weights), tuple(biases))
+
+
+def init_twin(key: jax.Array, sizes: tuple[int, ...], last_scale: float, last_bias: float) -> MLP:
+    """Two critics as one stack: every product is then one batched product."""
+    return jax.vmap(lambda k: init_mlp(k, sizes, last_scale, last_bias))(jax.random.split(key))
+
+
+def twin(net: MLP, x: jax.Array) -> jax.Array:
+    """Both critics' outputs, `[2, batch]`."""
+    return jax.vmap(mlp, (0, None))(net, x)[..., 0]
+
+
+def polyak(target: MLP, online: MLP, tau: jax.Array | float) -> MLP:
+    """The slow copy, moved a share `tau` towards the online one."""
+    return jax.tree.map(lambda t, o: t + tau * (o - t), target, online)

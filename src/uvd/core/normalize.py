@@ -1,0 +1,31 @@
+"""Feature ranges from random roll-outs (appendix A, "Normalizing states")."""
+
+import numpy as np
+
+from uvd.core.policy import Norm
+
+FLOOR = 1e-3  # a feature that moves less than this share of the widest one counts as dead
+
+
+def ranges(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Middle and half-width of each column; a dead column gets the widest column's half-width.
+
+    Dividing by a range near zero would blow a feature's noise up to the size of its signal.
+    """
+    low, high = x.min(0), x.max(0)
+    scale = (high - low) / 2
+    widest = max(float(scale.max()), 1e-6)
+    dead = scale < FLOOR * widest
+    return (low + high) / 2, np.where(dead, widest, scale)
+
+
+def live_features(x: np.ndarray) -> tuple[int, ...]:
+    """The columns that move at all: a density over the others would be unbounded."""
+    spread = x.max(0) - x.min(0)
+    return tuple(int(i) for i in np.flatnonzero(spread >= FLOOR * max(float(spread.max()), 1e-6)))
+
+
+def fit_norm(obs: np.ndarray, goals: np.ndarray) -> Norm:
+    """Ranges of rows of observations, and of goals both achieved and asked for."""
+    columns = [*ranges(obs), *ranges(goals)]
+    return Norm(*(c.astype(np.float32) for c in columns))

@@ -1,0 +1,58 @@
+"""A policy as plain arrays, applied by one function to NumPy and JAX arrays alike.
+
+This module imports neither JAX nor NumPy's heavier friends, so a process that only steps a
+simulator can act without loading a learner.
+"""
+
+from typing import Any, NamedTuple
+
+Array = Any  # a NumPy or a JAX array: both answer `__array_namespace__`
+
+
+class MLP(NamedTuple):
+    """Weights and biases, layer by layer. A leading axis on every leaf makes it a stack of nets."""
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+
+
+def leaky_relu(x: Array) -> Array:
+    """max(x, 0.01 x), written with operators that both array libraries share."""
+    return 0.505 * x + 0.495 * abs(x)
+
+
+def mlp(net: MLP, x: Array) -> Array:
+    """Leaky-ReLU layers and a linear last one (the paper's Tables 1 and 2)."""
+    for w, b in zip(net.weights[:-1], net.biases[:-1], strict=True):
+        x = leaky_relu(x @ w + b)
+    return x @ net.weights[-1] + net.biases[-1]
+
+
+class Norm(NamedTuple):
+    """Feature ranges: `(x - shift) / scale` lies in about [-1, 1] (appendix A)."""
+
+    obs_shift: Array
+    obs_scale: Array
+    goal_shift: Array
+    goal_scale: Array
+
+
+class Policy(NamedTuple):
+    """mu(s; g): what an actor needs and nothing else."""
+
+    net: MLP
+    norm: Norm
+
+
+def features(norm: Norm, obs: Array, goal: Array) -> Array:
+    """The input that actor, critic and density share: normalised observation and goal."""
+    return obs.__array_namespace__().concat(
+        [(obs - norm.obs_shift) / norm.obs_scale, (goal - norm.goal_shift) / norm.goal_scale],
+        axis=-1,
+    )
+
+
+def act(policy: Policy, obs: Array, goal: Array) -> Array:
+    """The deterministic action in [-1, 1] for one observation or a batch of them."""
+    x = mlp(policy.net, features(policy.norm, obs, goal))
+    return x.__array_namespace__().tanh(x)

@@ -1,0 +1,153 @@
+"""A ring of episodes in device memory.
+
+An episode of L transitions is L + 1 contiguous rows: row t holds the observation, the goal achieved
+*at* that observation, and the action taken there; the last row holds no action. The next
+observation is therefore the next row, a goal achieved j steps later is j rows on, and neither is
+stored twice. Rows are overwritten oldest first, so a surviving row always keeps its future.
+
+Row numbers count every row ever written; a row's place is its number modulo the capacity.
+`order` lists the places of the transitions in the order of their arrival, so that the newest n of
+them (the paper's short replay memory) are a slice of the same ring.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Episode(NamedTuple):
+    """One roll-out, padded to the task's horizon T."""
+
+    obs: jax.Array  # [T + 1, obs]
+    action: jax.Array  # [T, action]
+    achieved: jax.Array  # [T + 1, goal]
+    goal: jax.Array  # [goal], the intended one
+    length: jax.Array  # transitions that really happened
+    terminated: jax.Array  # whether the last of them ended the task (a time limit does not)
+
+
+class Ring(NamedTuple):
+    """The rows of all live episodes, and the order of their transitions."""
+
+    obs: jax.Array
+    action: jax.Array
+    achieved: jax.Array
+    goal: jax.Array
+    terminated: jax.Array  # this transition ended the task
+    steps_left: jax.Array  # transitions from here to the episode's end; 0 in its last row
+    steps_done: jax.Array  # transitions from the episode's start to here
+    order: jax.Array
+    rows_written: jax.Array
+    first: jax.Array  # number of the oldest live transition
+    last: jax.Array  # transitions ever written
+
+
+class Batch(NamedTuple):
+    """Transitions, and where they lie."""
+
+    row: jax.Array
+    obs: jax.Array
+    action: jax.Array
+    next_obs: jax.Array
+    achieved: jax.Array
+    next_achieved: jax.Array
+    goal: jax.Array
+    terminated: jax.Array
+
+
+def init_ring(capacity: int, obs_dim: int, action_dim: int, goal_dim: int) -> Ring:
+    """An empty ring of `capacity` rows."""
+    zero = jnp.zeros((), jnp.int32)
+    return Ring(
+        jnp.zeros((capacity, obs_dim)),
+        jnp.zeros((capacity, action_dim)),
+        jnp.zeros((capacity, goal_dim)),
+        jnp.zeros((capacity, goal_dim)),
+        jnp.zeros(capacity, bool),
+        jnp.zeros(capacity, jnp.int32),
+        jnp.zeros(capacity, jnp.int32),
+        jnp.zeros(capacity, jnp.int32),
+        *[zero] * 3,
+    )
+
+
+def insert(ring: Ring, episode: Episode) -> Ring:
+    """Writes one episode over the oldest rows. It must be shorter than the ring."""
+    capacity = len(ring.order)
+    t = jnp.arange(len(episode.obs), dtype=jnp.int32)
+    length = episode.length.astype(jnp.int32)
+    row = (ring.rows_written + t) % capacity
+    # Padding goes to a place past the end, which a scatter in drop mode ignores.
+    place = jnp.where(t <= length, row, capacity)
+    overwritten = jnp.sum((t <= length) & (ring.steps_left[row] > 0), dtype=jnp.int32)
+
+    def put(column: jax.Array, values: jax.Array, at: jax.Array = place) -> jax.Array:
+        return column.at[at].set(values.astype(column.dtype), mode="drop")
+
+    action = jnp.concatenate([episode.action, jnp.zeros_like(episode.action[:1])])
+    order_at = jnp.where(t < length, (ring.last + t) % capacity, capacity)
+    return Ring(
+        put(ring.obs, episode.obs),
+        put(ring.action, action),
+        put(ring.achieved, episode.achieved),
+        put(ring.goal, jnp.broadcast_to(episode.goal, episode.achieved.shape)),
+        put(ring.terminated, episode.terminated & (t == length - 1)),
+        put(ring.steps_left, length - t),
+        put(ring.steps_done, t),
+        put(ring.order, row, order_at),
+        ring.rows_written + length + 1,
+        ring.first + overwritten,
+        ring.last + length,
+    )
+
+
+def insert_all(ring: Ring, episodes: Episode) -> Ring:
+    """Writes a stack of episodes, one after the other."""
+    return jax.lax.scan(lambda r, e: (insert(r, e), None), ring, episodes)[0]
+
+
+def sample(ring: Ring, key: jax.Array, n: int, newest: int | None = None) -> jax.Array:
+    """Rows of n transitions, uniform over the live ones or over the `newest` of them."""
+    first = ring.first if newest is None else jnp.maximum(ring.first, ring.last - newest)
+    number = jax.random.randint(key, (n,), first, jnp.maximum(ring.last, first + 1))
+    return ring.order[number % len(ring.order)]
+
+
+def fetch(ring: Ring, row: jax.Array) -> Batch:
+    """The transitions that start in these rows."""
+    after = (row + 1) % len(ring.order)
+    return Batch(
+        row,
+        ring.obs[row],
+        ring.action[row],
+        ring.obs[after],
+        ring.achieved[row],
+        ring.achieved[after],
+        ring.goal[row],
+        ring.terminated[row],
+    )
+
+
+def uniform_offset(key: jax.Array, limit: jax.Array) -> jax.Array:
+    """Offsets uniform over 1..limit."""
+    return 1 + jnp.floor(jax.random.uniform(key, limit.shape) * limit).astype(jnp.int32)
+
+
+def geometric_offset(key: jax.Array, limit: jax.Array, gamma: float) -> jax.Array:
+    """Offsets j in 1..limit with probability proportional to gamma^(j-1), by inversion."""
+    u = jax.random.uniform(key, limit.shape)
+    j = 1 + jnp.floor(jnp.log1p(-u * (1 - gamma**limit)) / jnp.log(gamma)).astype(jnp.int32)
+    return jnp.clip(j, 1, limit)
+
+
+def future(ring: Ring, row: jax.Array, offset: jax.Array) -> jax.Array:
+    """The goal achieved `offset` steps after each row (offset <= steps_left: the same episode)."""
+    return ring.achieved[(row + offset) % len(ring.order)]
+
+
+def past_kept(ring: Ring, row: jax.Array) -> jax.Array:
+    """How many earlier rows of the same episode are still there."""
+    capacity = len(ring.order)
+    age = (ring.rows_written - 1 - row) % capacity  # 0: the newest row
+    return jnp.minimum(ring.steps_done[row], capacity - 1 - age)

@@ -1,0 +1,148 @@
+"""The compiled half of a run: collect and learn, many cycles in one call, all seeds at once.
+
+A cycle plays `envs` whole episodes with the current policy, writes them into the ring and makes the
+updates they pay for. Everything random derives from (seed, cycle number), so a run's result does
+not depend on how its cycles are grouped into calls, nor on where it was interrupted.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from uvd.agents.agent import Agent, Metrics, Spec
+from uvd.agents.td3 import TD3Config
+from uvd.collect.device import Exploration, rollouts
+from uvd.core.nets import init_mlp
+from uvd.core.normalize import fit_norm, live_features
+from uvd.core.policy import Norm, Policy
+from uvd.core.replay import Episode, Ring, init_ring, insert_all
+from uvd.evaluate import evaluate_policy, successes
+from uvd.tasks.task import Task
+
+
+class Learner(NamedTuple):
+    """One seed's whole state between calls."""
+
+    agent: Any
+    ring: Ring
+    key: jax.Array
+
+
+class Program(NamedTuple):
+    """Jitted functions over learners stacked along a leading axis of seeds."""
+
+    init: Callable[[int, int], Learner]  # (first seed, number of seeds)
+    collect: Callable[[Learner, jax.Array], tuple[Learner, Episode, Metrics]]
+    train: Callable[[Learner, jax.Array], tuple[Learner, Episode, Metrics]]
+    replay: Callable[[Learner, Episode], Learner]  # writes logged episodes back into the ring
+    evaluate: Callable[[Learner], Metrics]
+    policy: Callable[[Learner], Policy]
+    traces: dict[str, int]  # how often each function was traced: once, or speed is lost
+
+
+def random_rollouts(task: Task, key: jax.Array, n: int = 100) -> Episode:
+    """Episodes of uniformly random actions."""
+    nothing = Norm(jnp.zeros(()), jnp.ones(()), jnp.zeros(()), jnp.ones(()))
+    net = init_mlp(key, (task.obs_dim + task.goal_dim, task.action_dim), 0.0)
+    return rollouts(task, Exploration(random=1.0), Policy(net, nothing), key, n)
+
+
+def make_spec(task: Task) -> Spec:
+    """What the agent is told of its task; feature ranges come from random roll-outs."""
+    episodes = jax.tree.map(np.asarray, random_rollouts(task, jax.random.key(0)))
+    goals = np.concatenate([episodes.achieved.reshape(-1, task.goal_dim), episodes.goal])
+    norm = fit_norm(episodes.obs.reshape(-1, task.obs_dim), goals)
+    return Spec(
+        task.obs_dim, task.action_dim, task.goal_dim, task.radius, task.success, norm,
+        live_features(goals),
+    )  # fmt: skip
+
+
+def make_program(
+    agent: Agent,
+    task: Task,
+    spec: Spec,
+    td3: TD3Config,
+    envs: int,
+    cycles: int,
+    eval_episodes: int,
+) -> Program:
+    """Binds an agent to a task: `cycles` per call, `envs` episodes a cycle."""
+    how = Exploration(td3.noise, td3.random, td3.hold)
+    updates = round(envs * task.horizon * td3.updates_per_step)
+    # An episode takes one row more than it has transitions.
+    rows = -(-td3.capacity // task.horizon) * (task.horizon + 1)
+    eval_key = jax.random.key(1)
+    traces: dict[str, int] = {}
+
+    def init_one(key: jax.Array) -> Learner:
+        ring = init_ring(rows, task.obs_dim, task.action_dim, task.goal_dim)
+        return Learner(agent.init(jax.random.fold_in(key, 0), spec), ring, key)
+
+    def play(learner: Learner, key: jax.Array) -> tuple[Learner, Episode, Metrics]:
+        episodes = rollouts(task, how, agent.policy(learner.agent), key, envs)
+        final, ever = successes(task, episodes)
+        shift = jnp.linalg.norm(episodes.achieved[:, -1] - episodes.achieved[:, 0], axis=-1)
+        metrics = {
+            "collect/success_final": final.mean(),
+            "collect/success_ever": ever.mean(),
+            "collect/moved": (shift > 1e-3).mean(),
+        }
+        return learner._replace(ring=insert_all(learner.ring, episodes)), episodes, metrics
+
+    def collect_cycle(learner: Learner, cycle: jax.Array):
+        key = jax.random.fold_in(learner.key, cycle + 1)
+        learner, episodes, metrics = play(learner, jax.random.fold_in(key, 0))
+        return learner, (episodes, metrics)
+
+    def train_cycle(learner: Learner, cycle: jax.Array):
+        learner, (episodes, collected) = collect_cycle(learner, cycle)
+        keys = jax.random.split(
+            jax.random.fold_in(jax.random.fold_in(learner.key, cycle + 1), 1), updates
+        )
+
+        def one(state: Any, xs: tuple[jax.Array, jax.Array]):
+            key, i = xs
+            return agent.update(state, learner.ring, key, cycle * updates + i)
+
+        state, metrics = jax.lax.scan(one, learner.agent, (keys, jnp.arange(updates)))
+        return learner._replace(agent=state), (episodes, {**collected, **metrics})
+
+    def many(name: str, one_cycle: Callable) -> Callable:
+        def run(learner: Learner, first: jax.Array):
+            traces[name] = traces.get(name, 0) + 1
+            # Seeds are mapped inside the scan over cycles: the cycle's number stays shared.
+            learner, (episodes, metrics) = jax.lax.scan(
+                lambda ln, c: jax.vmap(one_cycle, (0, None))(ln, c),
+                learner,
+                first + jnp.arange(cycles),
+            )
+            return learner, jax.tree.map(lambda x: x.swapaxes(0, 1), episodes), metrics
+
+        return jax.jit(run, donate_argnums=0)
+
+    def init(first: int, seeds: int) -> Learner:
+        keys = jnp.stack([jax.random.key(s) for s in range(first, first + seeds)])
+        return jax.jit(jax.vmap(init_one))(keys)
+
+    def evaluate(learner: Learner) -> Metrics:
+        traces["evaluate"] = traces.get("evaluate", 0) + 1
+        return jax.vmap(
+            lambda a: evaluate_policy(task, agent.policy(a), eval_key, eval_episodes)
+        )(learner.agent)
+
+    def refill(learner: Learner, episodes: Episode) -> Learner:
+        return learner._replace(ring=jax.vmap(insert_all)(learner.ring, episodes))
+
+    return Program(
+        init,
+        many("collect", collect_cycle),
+        many("train", train_cycle),
+        jax.jit(refill, donate_argnums=0),
+        jax.jit(evaluate),
+        lambda learner: jax.vmap(agent.policy)(learner.agent),
+        traces,
+    )

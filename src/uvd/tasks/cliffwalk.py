@@ -1,0 +1,227 @@
+"""The cliff walk of the paper's Figure 1 as a table: dynamics, exact values and success, roll-outs.
+
+The agent starts bottom left and wants to be bottom right; the bottom row between is a cliff. A move
+slips to either side, so the short way along the edge is the risky one (paper, section 3.1). Goals
+are cells: the achieved goal is the cell after the step, and the dynamics never depend on the goal.
+
+Arrays are indexed in this order: s (cell), a (action), p (next cell), g (goal). So ``P[s, a, p]``,
+``Q[s, a, g]``, ``policy[s, a, g]`` (probabilities) and ``model[s, a, p, g]``, the dynamics that a
+learner believes in while it pursues g. Only NumPy: small enough for linear solves.
+
+How the defaults were chosen: 4 x 6 is the smallest grid with two safe rows and an edge long enough
+to cost a quarter of the success at slip 0.2. At γ = 0.97 no riskier policy is nearly as good as the
+optimal one at slips 0.1, 0.2 and 0.3, so that success is a fair measure; at 0.96 and 0.98 there is
+one, and the noise of a finite sample moves success by 0.5 to 2 points. 50 steps are enough for the
+safest way, which leans on the walls and lets the slips do the walking.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+ACTIONS = ("up", "right", "down", "left", "stay")
+UP, RIGHT, DOWN, LEFT, STAY = range(5)
+_MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A cliff walk. Cells are numbered row by row from the top left."""
+
+    rows: int = 4
+    """Height; the bottom row holds start, cliff and goal."""
+    cols: int = 6
+    """Width; the cliff is cols - 2 cells long."""
+    slip: float = 0.2
+    """Probability that a move goes sideways, half of it to each side; `stay` never slips."""
+    gamma: float = 0.97
+    """Discount."""
+    horizon: int = 50
+    """Steps in an episode; time runs out, it never terminates."""
+
+    def __post_init__(self) -> None:
+        if self.rows < 2 or self.cols < 3:
+            raise ValueError(
+                f"a cliff needs rows >= 2 and cols >= 3, got {self.rows} x {self.cols}"
+            )
+        if not (0 <= self.slip <= 1 and 0 <= self.gamma < 1 and self.horizon >= 1):
+            raise ValueError(
+                f"need 0 <= slip <= 1, 0 <= gamma < 1 and horizon >= 1, got slip {self.slip}, "
+                f"gamma {self.gamma}, horizon {self.horizon}"
+            )
+
+    @property
+    def cells(self) -> int:
+        return self.rows * self.cols
+
+    @property
+    def start(self) -> int:
+        return (self.rows - 1) * self.cols
+
+    @property
+    def goal(self) -> int:
+        return self.cells - 1
+
+    @property
+    def cliff(self) -> Index:
+        """Cells that swallow the agent: the achieved goal of who fell is this cell for ever."""
+        return np.arange(self.start + 1, self.goal)
+
+    @property
+    def edge(self) -> Index:
+        """Cells right above the cliff, where a step right falls with probability slip / 2."""
+        return self.cliff - self.cols
+
+    @property
+    def safe(self) -> Index:
+        """Cells that are not cliff."""
+        return np.setdiff1d(np.arange(self.cells), self.cliff)
+
+
+def transitions(grid: Grid) -> Array:
+    """Dynamics ``P[s, a, p]``."""
+    cell = np.arange(grid.cells)
+    place = np.stack(np.divmod(cell, grid.cols), -1)[:, None] + _MOVES
+    row, col = np.clip(place, 0, (grid.rows - 1, grid.cols - 1)).transpose(2, 0, 1)
+    landing = row * grid.cols + col
+    landing[grid.cliff] = grid.cliff[:, None]
+
+    P = np.zeros((grid.cells, len(ACTIONS), grid.cells))
+    for a in range(len(ACTIONS)):
+        moves = a != STAY
+        P[cell, a, landing[:, a]] += 1 - grid.slip * moves
+        for side in (a + 1, a - 1):
+            P[cell, a, landing[:, side % 4]] += grid.slip / 2 * moves
+    return P
+
+
+def goal_reward(model: Array, gamma: float) -> Array:
+    """Expected reward ``[s, a, g]`` of (1 − γ)·1(achieved = g) (paper, section 3.2)."""
+    return (1 - gamma) * np.einsum("sagg->sag", model)
+
+
+def evaluate(model: Array, reward: Array, policy: Array, gamma: float) -> Array:
+    """Exact value ``V[s, g]`` of a policy, by one linear solve a goal.
+
+    With `goal_reward` this is the discounted density of achieved goals, F of the paper's Eq. 2.
+    """
+    step = np.einsum("sapg,sag->gsp", model, policy)
+    gain = np.einsum("sag,sag->gs", reward, policy)
+    values: Array = np.linalg.solve(np.eye(len(model)) - gamma * step, gain[..., None])[..., 0].T
+    return values
+
+
+def solve(model: Array, reward: Array, gamma: float) -> Array:
+    """Optimal ``Q[s, a, g]`` by policy iteration; exact up to rounding.
+
+    Rows of `model` may sum to less than one: where there are no data, the future is worth nothing.
+    """
+    best = reward.argmax(1)
+    while True:
+        policy = np.moveaxis(np.eye(reward.shape[1])[best], -1, 1)
+        values = evaluate(model, reward, policy, gamma)
+        q: Array = reward + gamma * np.einsum("sapg,pg->sag", model, values)
+        # Only a real gain counts, or rounding would make equal actions take turns for ever.
+        better = q.max(1) > np.take_along_axis(q, best[:, None], 1)[:, 0] + 1e-12
+        if not better.any():
+            return q
+        best = np.where(better, q.argmax(1), best)
+
+
+def optimal_values(grid: Grid) -> Array:
+    """Exact goal-conditioned ``Q[s, a, g]`` of the true dynamics."""
+    model = true_model(grid)
+    return solve(model, goal_reward(model, grid.gamma), grid.gamma)
+
+
+def true_model(grid: Grid) -> Array:
+    """The true dynamics as a ``model[s, a, p, g]``: the same for every goal."""
+    P = transitions(grid)
+    return np.broadcast_to(P[..., None], (*P.shape, grid.cells))
+
+
+def greedy(q: Array) -> Array:
+    """Greedy ``policy[s, a, g]``; equal actions share the probability, so no order is preferred."""
+    ties = q >= q.max(1, keepdims=True) - 1e-9
+    return ties / ties.sum(1, keepdims=True)
+
+
+class Success(NamedTuple):
+    """Probability of being at the goal at the last step, and of ever having been there."""
+
+    final: float
+    ever: float
+
+
+def success(grid: Grid, policy: Array) -> Success:
+    """Exact success of a policy from the start for the true goal within the horizon."""
+    step = _steps(grid, policy)
+    stop = step.copy()
+    stop[grid.goal] = np.eye(grid.cells)[grid.goal]
+    final, ever = (
+        np.linalg.matrix_power(m, grid.horizon)[grid.start, grid.goal] for m in (step, stop)
+    )
+    return Success(float(final), float(ever))
+
+
+def flow(grid: Grid, policy: Array) -> Array:
+    """Expected number of steps ``[s, p]`` between cells in an episode for the true goal."""
+    step = _steps(grid, policy)
+    here = np.eye(grid.cells)[grid.start]
+    visits = np.zeros(grid.cells)
+    for _ in range(grid.horizon):
+        visits += here
+        here = here @ step
+    return visits[:, None] * step
+
+
+def _steps(grid: Grid, policy: Array) -> Array:
+    return np.einsum("sap,sa->sp", transitions(grid), policy[..., grid.goal])
+
+
+class Episodes(NamedTuple):
+    """Roll-outs: ``states[e, t]`` at t ≤ T, ``actions[e, t]`` at t < T, intended ``goals[e]``."""
+
+    states: Index
+    actions: Index
+    goals: Index
+
+
+def simulate(
+    grid: Grid, policy: Array, goals: Index, epsilon: float, rng: np.random.Generator
+) -> Episodes:
+    """Play one episode for each of `goals` with an ε-greedy goal-conditioned policy."""
+    behaviour = (1 - epsilon) * policy + epsilon / len(ACTIONS)
+    P = transitions(grid)
+    landing = np.argsort(-P, axis=-1, kind="stable")[..., :3]  # a move has three outcomes at most
+    action_cdf = _cdf(behaviour.transpose(0, 2, 1))
+    landing_cdf = _cdf(np.take_along_axis(P, landing, -1))
+    states = np.empty((grid.horizon + 1, len(goals)), np.int64)
+    actions = np.empty((grid.horizon, len(goals)), np.int64)
+    states[0] = grid.start
+    for t in range(grid.horizon):
+        actions[t] = _draw(action_cdf, states[t] * grid.cells + goals, rng)
+        row = states[t] * len(ACTIONS) + actions[t]
+        states[t + 1] = landing.reshape(-1, 3)[row, _draw(landing_cdf, row, rng)]
+    return Episodes(states.T.copy(), actions.T.copy(), goals)
+
+
+def _cdf(probabilities: Array) -> Array:
+    """Cumulative rows, a row per leading index, without the last column, which is one."""
+    total = probabilities.cumsum(-1)
+    # Divided by the total, so that rounding never lets an outcome of probability zero be drawn.
+    return (total / total[..., -1:])[..., :-1].reshape(-1, probabilities.shape[-1] - 1)
+
+
+def _draw(cdf: Array, row: Index, rng: np.random.Generator) -> Index:
+    """One draw from each of the rows asked for."""
+    u = rng.random(len(row))
+    drawn = np.zeros(len(row), np.int64)
+    for column in np.ascontiguousarray(cdf.T):
+        drawn += u >= column[row]
+    return drawn
