@@ -1,4 +1,4 @@
-"""uvd: agents that reach what you show them, by estimating the density of what they will achieve."""
+"""uvd: agents that reach what you show them, by a density of what they will achieve."""
 
 from importlib import import_module
 from typing import Any

@@ -35,7 +35,6 @@ class Program(NamedTuple):
     """Jitted functions over learners stacked along a leading axis of seeds."""
 
     init: Callable[[int, int], Learner]  # (first seed, number of seeds)
-    collect: Callable[[Learner, jax.Array], tuple[Learner, Episode, Metrics]]
     train: Callable[[Learner, jax.Array], tuple[Learner, Episode, Metrics]]
     replay: Callable[[Learner, Episode], Learner]  # writes logged episodes back into the ring
     evaluate: Callable[[Learner], Metrics]
@@ -56,7 +55,7 @@ def make_spec(task: Task) -> Spec:
     goals = np.concatenate([episodes.achieved.reshape(-1, task.goal_dim), episodes.goal])
     norm = fit_norm(episodes.obs.reshape(-1, task.obs_dim), goals)
     return Spec(
-        task.obs_dim, task.action_dim, task.goal_dim, task.radius, task.success, norm,
+        task.obs_dim, task.action_dim, task.goal_dim, task.success, norm,
         live_features(goals),
     )  # fmt: skip
 
@@ -68,9 +67,11 @@ def make_program(
     td3: TD3Config,
     envs: int,
     cycles: int,
+    warm: int,
     eval_episodes: int,
 ) -> Program:
-    """Binds an agent to a task: `cycles` per call, `envs` episodes a cycle."""
+    """Binds an agent to a task: `cycles` per call, `envs` episodes a cycle, the first `warm` of
+    them without learning (their losses read zero)."""
     how = Exploration(td3.noise, td3.random, td3.hold)
     updates = round(envs * task.horizon * td3.updates_per_step)
     # An episode takes one row more than it has transitions.
@@ -93,36 +94,34 @@ def make_program(
         }
         return learner._replace(ring=insert_all(learner.ring, episodes)), episodes, metrics
 
-    def collect_cycle(learner: Learner, cycle: jax.Array):
-        key = jax.random.fold_in(learner.key, cycle + 1)
-        learner, episodes, metrics = play(learner, jax.random.fold_in(key, 0))
-        return learner, (episodes, metrics)
+    def one_cycle(learner: Learner, cycle: jax.Array):
+        key_play, key_learn = jax.random.split(jax.random.fold_in(learner.key, cycle + 1))
+        learner, episodes, collected = play(learner, key_play)
+        keys = jax.random.split(key_learn, updates)
+        steps = (cycle - warm) * updates + jnp.arange(updates)
 
-    def train_cycle(learner: Learner, cycle: jax.Array):
-        learner, (episodes, collected) = collect_cycle(learner, cycle)
-        keys = jax.random.split(
-            jax.random.fold_in(jax.random.fold_in(learner.key, cycle + 1), 1), updates
+        def learn(state: Any) -> tuple[Any, Metrics]:
+            return jax.lax.scan(
+                lambda s, xs: agent.update(s, learner.ring, *xs), state, (keys, steps)
+            )
+
+        nothing = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(learn, learner.agent)[1]
         )
-
-        def one(state: Any, xs: tuple[jax.Array, jax.Array]):
-            key, i = xs
-            return agent.update(state, learner.ring, key, cycle * updates + i)
-
-        state, metrics = jax.lax.scan(one, learner.agent, (keys, jnp.arange(updates)))
+        state, metrics = jax.lax.cond(cycle >= warm, learn, lambda s: (s, nothing), learner.agent)
         return learner._replace(agent=state), (episodes, {**collected, **metrics})
 
-    def many(name: str, one_cycle: Callable) -> Callable:
-        def run(learner: Learner, first: jax.Array):
-            traces[name] = traces.get(name, 0) + 1
-            # Seeds are mapped inside the scan over cycles: the cycle's number stays shared.
-            learner, (episodes, metrics) = jax.lax.scan(
-                lambda ln, c: jax.vmap(one_cycle, (0, None))(ln, c),
-                learner,
-                first + jnp.arange(cycles),
-            )
-            return learner, jax.tree.map(lambda x: x.swapaxes(0, 1), episodes), metrics
-
-        return jax.jit(run, donate_argnums=0)
+    def train(learner: Learner, first: jax.Array) -> tuple[Learner, Episode, Metrics]:
+        traces["train"] = traces.get("train", 0) + 1
+        # Seeds are mapped inside the scan over cycles, so that the cycle's number stays shared.
+        learner, (episodes, metrics) = jax.lax.scan(
+            lambda ln, c: jax.vmap(one_cycle, (0, None))(ln, c), learner, first + jnp.arange(cycles)
+        )
+        # [cycle, seed, episode, ...] -> [seed, all episodes in order, ...]
+        stacked = jax.tree.map(
+            lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:]), episodes
+        )
+        return learner, stacked, metrics
 
     def init(first: int, seeds: int) -> Learner:
         keys = jnp.stack([jax.random.key(s) for s in range(first, first + seeds)])
@@ -130,17 +129,16 @@ def make_program(
 
     def evaluate(learner: Learner) -> Metrics:
         traces["evaluate"] = traces.get("evaluate", 0) + 1
-        return jax.vmap(
-            lambda a: evaluate_policy(task, agent.policy(a), eval_key, eval_episodes)
-        )(learner.agent)
+        return jax.vmap(lambda a: evaluate_policy(task, agent.policy(a), eval_key, eval_episodes))(
+            learner.agent
+        )
 
     def refill(learner: Learner, episodes: Episode) -> Learner:
         return learner._replace(ring=jax.vmap(insert_all)(learner.ring, episodes))
 
     return Program(
         init,
-        many("collect", collect_cycle),
-        many("train", train_cycle),
+        jax.jit(train, donate_argnums=0),
         jax.jit(refill, donate_argnums=0),
         jax.jit(evaluate),
         lambda learner: jax.vmap(agent.policy)(learner.agent),

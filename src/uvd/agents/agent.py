@@ -26,7 +26,6 @@ class Spec:
     obs_dim: int
     action_dim: int
     goal_dim: int
-    radius: float
     success: Callable[[Any, Any], Any]  # (achieved, goal) -> bool
     norm: Norm
     live: tuple[int, ...]  # goal dimensions that ever vary

@@ -51,15 +51,13 @@ STRATEGIES: dict[str, Callable[[Ring, Batch, jax.Array], jax.Array]] = {
 }
 
 
-def hindsight_goals(
-    config: HERConfig, spec: Spec, ring: Ring, batch: Batch, key: jax.Array
-) -> jax.Array:
+def hindsight_goals(config: HERConfig, ring: Ring, batch: Batch, key: jax.Array) -> jax.Array:
     """The batch's goals, altered as the strategy says."""
     key_goal, key_who = jax.random.split(key)
     if config.strategy == "paper":
         # "We alter the goal on unsuccessful roll-outs and only learn about the true goal based on
-        # successful ones" (section 3.1).
-        alter = ~spec.success(_final(ring, batch, key), batch.goal)
+        # successful ones" (section 3.1). Unsuccessful: the goal was never reached.
+        alter = ~ring.reached[batch.row]
         goal = _future(ring, batch, key_goal)
     else:
         alter = jax.random.uniform(key_who, batch.row.shape) < config.k / (1 + config.k)
@@ -73,7 +71,7 @@ def make_her(config: HERConfig, spec: Spec) -> Agent:
     def draw(ring: Ring, key: jax.Array) -> tuple[Batch, jax.Array]:
         key_rows, key_goals = jax.random.split(key)
         batch = fetch(ring, sample(ring, key_rows, config.td3.batch))
-        return batch, hindsight_goals(config, spec, ring, batch, key_goals)
+        return batch, hindsight_goals(config, ring, batch, key_goals)
 
     return make_sparse(config.td3, spec, draw)
 

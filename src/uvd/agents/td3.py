@@ -21,41 +21,46 @@ from uvd.core.replay import Batch, Ring, fetch, sample
 
 @dataclass(frozen=True)
 class TD3Config:
-    """Settings that every off-policy algorithm shares (the paper's Table 1)."""
+    """Settings that every off-policy algorithm shares.
+
+    The defaults suit tasks of the built-in size; the preset `paper` carries the paper's Table 1.
+    """
 
     gamma: float = 0.98
     """Discount."""
-    batch: int = 512
+    batch: int = 256
     """Transitions in an update."""
-    hidden: tuple[int, ...] = (400, 400)
+    hidden: tuple[int, ...] = (128, 128)
     """Hidden layers of actor and critics."""
-    actor_lr: float = 2e-4
+    actor_lr: float = 1e-3
     """Adam's learning rate of the actor."""
-    critic_lr: float = 2e-4
+    critic_lr: float = 2e-3
     """Adam's learning rate of the critics."""
-    tau: float = 0.01
+    tau: float = 0.02
     """Share by which the target networks follow at each actor update."""
     policy_delay: int = 2
     """Critic updates per actor update."""
     target_noise: float = 0.0
     """Standard deviation of the noise on the target action."""
-    action_penalty: float = 0.0
+    action_penalty: float = 0.3
     """Weight of mean a² in the actor's loss, against saturation."""
     critic_head: str = "tanh"
     """Output of the critic: linear, tanh (bounded, squared loss) or sigmoid (bounded, log loss)."""
+    critic_start: float = 0.0
+    """Value at which the critics start, as a share of their bound (sigmoid: in (0, 1))."""
     warmup: int = 1000
     """Transitions before the first update."""
     actor_start: int = 0
     """Updates for which the actor stays frozen."""
-    noise: float = 0.1
+    noise: float = 0.2
     """Standard deviation of the exploration noise."""
-    random: float = 0.0
+    random: float = 0.3
     """Share of random actions while exploring."""
-    hold: int = 1
+    hold: int = 3
     """Mean number of steps a random action is held."""
-    capacity: int = 1_500_000
+    capacity: int = 500_000
     """Transitions in the long replay memory."""
-    updates_per_step: float = 1.0
+    updates_per_step: float = 0.25
     """Updates for each environment step."""
 
 
@@ -65,31 +70,41 @@ class Head(NamedTuple):
     value: Callable[[jax.Array], jax.Array]
     loss: Callable[[jax.Array, jax.Array], jax.Array]
     utility: Callable[[jax.Array], jax.Array]  # what the actor ascends: increasing in the value
-    start: float  # initial output
+    start: jax.Array | float  # initial output
 
 
-def make_head(kind: str, bound: float) -> Head:
-    """`linear` and `tanh` fit by squared error; `sigmoid` spans (0, bound) and fits by log loss.
+def _squared(value: Callable[[jax.Array], jax.Array], start: jax.Array | float) -> Head:
+    return Head(value, lambda x, y: (value(x) - y) ** 2, value, start)
 
-    Both losses are least at the mean of the targets, so both stay unbiased under noise. The log
-    loss keeps its precision where values are small, and the actor ascends the logarithm of the
-    value there, so states far from their goal count as much as near ones.
+
+def _linear(bound: jax.Array | float, start: float) -> Head:
+    return _squared(lambda x: x, start * bound)
+
+
+def _tanh(bound: jax.Array | float, start: float) -> Head:
+    return _squared(lambda x: bound * jnp.tanh(x), jnp.arctanh(start))
+
+
+def _sigmoid(bound: jax.Array | float, start: float) -> Head:
+    """Spans (0, bound) and fits by log loss.
+
+    Log loss, like squared loss, is least at the mean of the targets: unbiased under noise. It keeps
+    its precision where values are small, and the actor ascends the logarithm of the value, so
+    states far from their goal count as much as near ones.
     """
+    return Head(
+        lambda x: bound * jax.nn.sigmoid(x),
+        lambda x, y: optax.sigmoid_binary_cross_entropy(x, y / bound),
+        jax.nn.log_sigmoid,
+        jnp.log(start) - jnp.log1p(-start),
+    )
 
-    def squared(value: Callable[[jax.Array], jax.Array]) -> Head:
-        return Head(value, lambda x, y: (value(x) - y) ** 2, value, 0.0)
 
-    heads = {
-        "linear": squared(lambda x: x),
-        "tanh": squared(lambda x: bound * jnp.tanh(x)),
-        "sigmoid": Head(
-            lambda x: bound * jax.nn.sigmoid(x),
-            lambda x, y: optax.sigmoid_binary_cross_entropy(x, y / bound),
-            jax.nn.log_sigmoid,
-            -4.0,
-        ),
-    }
-    return heads[kind]
+HEADS: dict[str, Callable[[jax.Array | float, float], Head]] = {
+    "linear": _linear,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+}
 
 
 class TD3State(NamedTuple):
@@ -109,13 +124,11 @@ TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array], tuple[jax.Array, Me
 
 
 def init_td3(config: TD3Config, head: Head, spec: Spec, key: jax.Array) -> TD3State:
-    """Fresh networks; the slow copies start equal. A critic with a start value starts close to it."""
+    """Fresh networks, the slow copies equal to them, the critics near their starting value."""
     key_actor, key_critic = jax.random.split(key)
     inputs = spec.obs_dim + spec.goal_dim
     actor = init_mlp(key_actor, (inputs, *config.hidden, spec.action_dim), 0.1)
-    critic = init_twin(
-        key_critic, (inputs + spec.action_dim, *config.hidden, 1), 0.1, head.start
-    )
+    critic = init_twin(key_critic, (inputs + spec.action_dim, *config.hidden, 1), 0.1, head.start)
     return TD3State(
         actor,
         actor,
@@ -212,9 +225,7 @@ def learn(
         lambda s: jax.lax.cond(
             step >= config.actor_start,
             lambda s: actor_step(config, head, s, batch.obs, actor_goal()),
-            lambda s: s._replace(
-                critic_target=polyak(s.critic_target, s.critic, config.tau)
-            ),
+            lambda s: s._replace(critic_target=polyak(s.critic_target, s.critic, config.tau)),
             s,
         ),
         lambda s: s,
@@ -240,7 +251,7 @@ def make_sparse(
     config: TD3Config, spec: Spec, draw: Callable[[Ring, jax.Array], tuple[Batch, jax.Array]]
 ) -> Agent:
     """TD3 on sparse rewards over batches and goals that `draw` provides (TD3 and HER)."""
-    head = make_head(config.critic_head, 1 / (1 - config.gamma))
+    head = HEADS[config.critic_head](1 / (1 - config.gamma), config.critic_start)
     target_fn = sparse_target(config, head, spec)
 
     def update(state: TD3State, ring: Ring, key: jax.Array, step: jax.Array):

@@ -9,10 +9,11 @@ That line is what separates UVD from HER. `GOALS` below lists the ways of choosi
 `future` obey it, and `future` is allowed where no s' enters: in the actor's update.
 
 The density models the goal relative to what is achieved now, in normalised units, over the goal
-dimensions that vary. Its training targets carry Gaussian noise of standard deviation `kernel`
-success radii ("spatial smoothing"). In units of that kernel's peak, F(g | s, a) is the expectation
-of exp(-|g - achieved|² / 2 kernel²): a soft probability of success, at most 1. This is the bound
-of the targets; without smoothing it is the flow's own (`Flow.log_bound`).
+dimensions that vary. Its training targets carry Gaussian noise of standard deviation `smoothing`
+(the paper's spatial smoothing). In units of that kernel's peak, F(g | s, a) is the expectation of
+exp(-|g - achieved|² / 2 smoothing²): a soft probability of success, at most 1. This is the bound
+of the targets; without smoothing it is the flow's own (`Flow.log_bound`). The success radius of
+the task is never read.
 """
 
 import math
@@ -25,7 +26,16 @@ import jax.numpy as jnp
 import optax
 
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec
-from uvd.agents.td3 import Head, TD3Config, TD3State, init_td3, learn, make_head, next_value
+from uvd.agents.td3 import (
+    HEADS,
+    Head,
+    TargetFn,
+    TD3Config,
+    TD3State,
+    init_td3,
+    learn,
+    next_value,
+)
 from uvd.core import replay
 from uvd.core.flows import Flow, Params, make_flow
 from uvd.core.policy import Policy, features
@@ -36,7 +46,11 @@ from uvd.core.replay import Batch, Ring
 class UVDConfig:
     """TD3's settings, the density's, and how the two meet."""
 
-    td3: TD3Config = field(default_factory=TD3Config)
+    td3: TD3Config = field(
+        default_factory=lambda: TD3Config(
+            critic_head="sigmoid", critic_start=0.5, action_penalty=0.01
+        )
+    )
     combine: str = "sum"
     """How density and TD meet in the target: sum, max, max-next or max-paper (docs/uvd.md)."""
     td_goals: str = "density"
@@ -49,17 +63,21 @@ class UVDConfig:
     """T: how many steps ahead the density in the target looks (paper: 4)."""
     offsets: str = "geometric"
     """How the density's targets are spread over 1..T: geometric or uniform."""
-    kernel: float = 0.5
-    """Spatial smoothing: noise on the density's targets, in success radii."""
+    smoothing: float = 0.3
+    """Spatial smoothing: Gaussian noise on the density's targets, in normalised goal units."""
+    smoothing_half: int = 6000
+    """Updates in which the smoothing halves (0: it stays)."""
+    smoothing_end: float = 0.08
+    """The smoothing never falls below this."""
     density_scale: float = 1.0
     """c: factor on the density, in units of the bound that the smoothing sets (or of F itself)."""
     temporal_smoothing: float = 0.0
     """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
     bijectors: int = 8
     """Couplings of the flow: a resolution, the narrowest width is exp(-bijectors / 2)."""
-    flow_hidden: tuple[int, ...] = (300, 300)
+    flow_hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of each coupling's net."""
-    flow_lr: float = 2e-4
+    flow_lr: float = 1e-3
     """Adam's learning rate of the density."""
     flow_decay: float = 0.0
     """Weight decay of the density."""
@@ -87,26 +105,36 @@ class Density(NamedTuple):
     log_prob: Callable[..., jax.Array]  # (params, norm, batch-like, goal, intended, horizon)
     sample: Callable[..., jax.Array]
     flow: Flow
-    kernel: jax.Array  # smoothing in the flow's units, a dimension each
-    log_scale: jax.Array  # log c, c F <= bound
-    bound: jax.Array
+    dim: int
+    smoothing: Callable[[jax.Array], jax.Array]  # the kernel's width at an update
+    log_scale: Callable[[jax.Array], jax.Array]  # log c at an update; c F <= bound
+    bound: jax.Array | float
 
 
 def make_density(config: UVDConfig, spec: Spec) -> Density:
     """F(g | s, a, g_intended, horizon) over the live goal dimensions, relative to the present."""
-    live = jnp.array(spec.live)
+    live, dim = jnp.array(spec.live), len(spec.live)
     flow = make_flow(
-        len(spec.live),
+        dim,
         spec.obs_dim + spec.goal_dim + spec.action_dim + 1,
         config.bijectors,
         config.flow_hidden,
     )
     scale = jnp.asarray(spec.norm.goal_scale)[live]
-    kernel = config.kernel * spec.radius / scale
-    log_peak = -jnp.log(kernel).sum() - 0.5 * len(spec.live) * math.log(2 * math.pi)
-    log_unit = jnp.where(config.kernel > 0, log_peak, 0.0)
-    log_scale = jnp.log(config.density_scale) - log_unit
-    bound = jnp.exp(jnp.minimum(log_peak, flow.log_bound) + log_scale)
+    smooth = config.smoothing > 0
+    bound = config.density_scale * (1.0 if smooth else math.exp(flow.log_bound))
+
+    def smoothing(step: jax.Array) -> jax.Array:
+        if not config.smoothing_half:
+            return jnp.asarray(config.smoothing)
+        faded = config.smoothing * 0.5 ** (step / config.smoothing_half)
+        return jnp.maximum(faded, config.smoothing_end)
+
+    def log_scale(step: jax.Array) -> jax.Array:
+        if not smooth:
+            return jnp.log(config.density_scale)
+        log_peak = -dim * jnp.log(smoothing(step) * math.sqrt(2 * math.pi))
+        return jnp.log(config.density_scale) - log_peak
 
     def context(norm, obs, action, intended, horizon):
         flag = jnp.broadcast_to(horizon, (*action.shape[:-1], 1))
@@ -126,7 +154,7 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         x = jax.vmap(flow.sample, (None, 0, 0))(params, keys, ctx)
         return achieved.at[:, live].add(x * scale)
 
-    return Density(log_prob, sample, flow, kernel, log_scale, bound)
+    return Density(log_prob, sample, flow, dim, smoothing, log_scale, bound)
 
 
 # (density, state, ring, batch, key) -> goals
@@ -149,7 +177,7 @@ def _marginal(density, state, ring, batch, key):
 
 
 def _density(density, state, ring, batch, key):
-    """A likely future of (s, a), drawn from the long-horizon density: hindsight that never saw s'."""
+    """A likely future of (s, a), drawn from the long-horizon density: it never saw s'."""
     return density.sample(
         state.flow, state.td3.norm, key, batch.obs, batch.action, batch.achieved, batch.goal, LONG
     )
@@ -157,9 +185,7 @@ def _density(density, state, ring, batch, key):
 
 def _future(density, state, ring, batch, key):
     """What was really achieved later: depends on s', so it biases a TD target (this is HER's)."""
-    return replay.future(
-        ring, batch.row, replay.uniform_offset(key, ring.steps_left[batch.row])
-    )
+    return replay.future(ring, batch.row, replay.uniform_offset(key, ring.steps_left[batch.row]))
 
 
 GOALS: dict[str, GoalChoice] = {
@@ -187,36 +213,48 @@ def choose_goals(
     return jnp.where(keep[:, None], batch.goal, goal)
 
 
-# How density and TD meet. Each takes c F(g|s,a,g), c F(g|s',a',g) (as thunks: only what is used is
-# computed), min Q'(s',a';g), gamma and lambda.
-Combine = Callable[
-    [Callable[[], jax.Array], Callable[[], jax.Array], jax.Array, float, float], jax.Array
-]
+class Signals(NamedTuple):
+    """What a target may be made of; the densities are thunks, so only what is used is computed."""
+
+    f: Callable[[], jax.Array]  # c F(g | s, a, g)
+    f_next: Callable[[], jax.Array]  # c F(g | s', a', g)
+    success: Callable[[], jax.Array]  # whether s' achieves g, in units of the bound
+    q: jax.Array  # min Q'(s', a'; g)
+    gamma: float
+    smooth: float  # lambda
 
 
-def _sum(f, f_next, q, gamma, smooth):
+def _sum(s: Signals) -> jax.Array:
     """The Bellman equation of the discounted density (Eq. 3): rewards staying. Linear in Q', so
     the mean over s' passes through it."""
-    return (1 - gamma) * f() + gamma * q
+    return (1 - s.gamma) * s.f() + s.gamma * s.q
 
 
-def _max(f, f_next, q, gamma, smooth):
+def _reward(s: Signals) -> jax.Array:
+    """The same with the task's own sparse reward for F: the density only proposes goals."""
+    return (1 - s.gamma) * s.success() + s.gamma * s.q
+
+
+def _max(s: Signals) -> jax.Array:
     """max(F(s, a), gamma Q'(s', a')): Algorithm 2's reading of Eq. 5; rewards passing through."""
-    return jnp.maximum(smooth * gamma * q + (1 - smooth) * f(), gamma * q)
+    q = s.gamma * s.q
+    return jnp.maximum(s.smooth * q + (1 - s.smooth) * s.f(), q)
 
 
-def _max_next(f, f_next, q, gamma, smooth):
+def _max_next(s: Signals) -> jax.Array:
     """max(F(s', a'), gamma Q'(s', a')): the authors' released code."""
-    return jnp.maximum(smooth * gamma * q + (1 - smooth) * f_next(), gamma * q)
+    q = s.gamma * s.q
+    return jnp.maximum(s.smooth * q + (1 - s.smooth) * s.f_next(), q)
 
 
-def _max_paper(f, f_next, q, gamma, smooth):
+def _max_paper(s: Signals) -> jax.Array:
     """gamma max(F(s', a'), Q'(s', a')): Algorithm 1 to the letter, its reward being 0 a.s."""
-    return gamma * (smooth * q + (1 - smooth) * jnp.maximum(f_next(), q))
+    return s.gamma * (s.smooth * s.q + (1 - s.smooth) * jnp.maximum(s.f_next(), s.q))
 
 
-COMBINE: dict[str, Combine] = {
+COMBINE: dict[str, Callable[[Signals], jax.Array]] = {
     "sum": _sum,
+    "reward": _reward,
     "max": _max,
     "max-next": _max_next,
     "max-paper": _max_paper,
@@ -224,7 +262,12 @@ COMBINE: dict[str, Combine] = {
 
 
 def density_step(
-    config: UVDConfig, density: Density, state: UVDState, ring: Ring, key: jax.Array
+    config: UVDConfig,
+    density: Density,
+    state: UVDState,
+    ring: Ring,
+    key: jax.Array,
+    step: jax.Array,
 ) -> tuple[UVDState, Metrics]:
     """One step of maximum likelihood on the short memory, half for each horizon (Alg. 1, 4-6)."""
     key_rows, key_short, key_long, key_noise = jax.random.split(key, 4)
@@ -240,7 +283,7 @@ def density_step(
     long = (jnp.arange(n) % 2 == 1) & ("density" in (config.td_goals, config.actor_goals))
     offset = jnp.where(long, replay.uniform_offset(key_long, left), ahead)
     goal = replay.future(ring, batch.row, offset)
-    noise = density.kernel * jax.random.normal(key_noise, (n, len(density.kernel)))
+    noise = density.smoothing(step) * jax.random.normal(key_noise, (n, density.dim))
     flag = jnp.where(long, LONG, SHORT)[:, None]
 
     def density_loss(flow: Params) -> tuple[jax.Array, jax.Array]:
@@ -263,7 +306,9 @@ def density_step(
     return state, metrics
 
 
-def make_target(config: UVDConfig, density: Density, head: Head, flow: Params):
+def make_target(
+    config: UVDConfig, spec: Spec, density: Density, head: Head, flow: Params, step: jax.Array
+) -> TargetFn:
     """The critic's target: TD lifted by the density, within its bound."""
     td3 = config.td3
 
@@ -271,17 +316,19 @@ def make_target(config: UVDConfig, density: Density, head: Head, flow: Params):
         log_f = density.log_prob(
             flow, state.norm, obs, action, achieved, goal, goal, jnp.full((len(goal), 1), SHORT)
         )
-        return jnp.minimum(jnp.exp(jnp.minimum(log_f + density.log_scale, 80.0)), density.bound)
+        return jnp.exp(jnp.minimum(log_f + density.log_scale(step), jnp.log(density.bound)))
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
         q, action = next_value(td3, head, state, batch, goal, key)
-        target = COMBINE[config.combine](
+        signals = Signals(
             lambda: scaled(state, batch.obs, batch.action, batch.achieved, goal),
             lambda: scaled(state, batch.next_obs, action, batch.next_achieved, goal),
+            lambda: density.bound * spec.success(batch.next_achieved, goal),
             q,
             td3.gamma,
             config.temporal_smoothing,
         )
+        target = COMBINE[config.combine](signals)
         target = jnp.clip(target, 0.0, density.bound)
         return target, {
             "critic/frac_td": (target <= td3.gamma * q * (1 + 1e-3)).mean(),
@@ -295,7 +342,7 @@ def make_target(config: UVDConfig, density: Density, head: Head, flow: Params):
 def make_uvd(config: UVDConfig, spec: Spec) -> Agent:
     """UVD, its settings bound."""
     density = make_density(config, spec)
-    head = make_head(config.td3.critic_head, density.bound)
+    head = HEADS[config.td3.critic_head](density.bound, config.td3.critic_start)
 
     def init(key: jax.Array, spec: Spec) -> UVDState:
         key_td3, key_flow = jax.random.split(key)
@@ -305,7 +352,7 @@ def make_uvd(config: UVDConfig, spec: Spec) -> Agent:
 
     def update(state: UVDState, ring: Ring, key: jax.Array, step: jax.Array):
         key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
-        state, density_metrics = density_step(config, density, state, ring, key_density)
+        state, density_metrics = density_step(config, density, state, ring, key_density, step)
         if config.flow_delay:
             copy = step % config.flow_delay == 0
             state = state._replace(
@@ -325,7 +372,7 @@ def make_uvd(config: UVDConfig, spec: Spec) -> Agent:
 
         td3, metrics = learn(
             config.td3, head, state.td3, batch, goal,
-            make_target(config, density, head, flow), actor_goal, key_target, step,
+            make_target(config, spec, density, head, flow, step), actor_goal, key_target, step,
         )  # fmt: skip
         return state._replace(td3=td3), {**density_metrics, **metrics}
 

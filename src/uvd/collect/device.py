@@ -52,13 +52,15 @@ def rollout(task: Task, how: Exploration, policy: Policy, key: jax.Array) -> Epi
     (end, _, _), (obs, action, achieved) = jax.lax.scan(
         step, first, jax.random.split(key_steps, task.horizon)
     )
+    achieved = jnp.concatenate([achieved, task.achieved(end)[None]])
     return Episode(
         jnp.concatenate([obs, task.observe(end)[None]]),
         action,
-        jnp.concatenate([achieved, task.achieved(end)[None]]),
+        achieved,
         goal,
         jnp.asarray(task.horizon, jnp.int32),
         jnp.zeros((), bool),
+        task.success(achieved[1:], goal).any(),
     )
 
 

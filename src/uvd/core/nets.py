@@ -1,5 +1,7 @@
 """Making networks: the JAX half of `policy.MLP`."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 
@@ -7,14 +9,17 @@ from uvd.core.policy import MLP, mlp
 
 
 def init_mlp(
-    key: jax.Array, sizes: tuple[int, ...], last_scale: float = 1.0, last_bias: float | None = None
+    key: jax.Array,
+    sizes: tuple[int, ...],
+    last_scale: float = 1.0,
+    last_bias: jax.Array | float | None = None,
 ) -> MLP:
     """Uniform in ±1/sqrt(fan-in), as TD3's reference has it.
 
     `last_scale` shrinks the last layer (0: the net starts as a constant) and `last_bias` sets it.
     """
     weights, biases = [], []
-    for i, (n, m) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, (n, m) in enumerate(itertools.pairwise(sizes)):
         key_w, key_b = jax.random.split(jax.random.fold_in(key, i))
         last = i == len(sizes) - 2
         bound = (last_scale if last else 1.0) / max(n, 1) ** 0.5
@@ -24,7 +29,9 @@ def init_mlp(
     return MLP(tuple(weights), tuple(biases))
 
 
-def init_twin(key: jax.Array, sizes: tuple[int, ...], last_scale: float, last_bias: float) -> MLP:
+def init_twin(
+    key: jax.Array, sizes: tuple[int, ...], last_scale: float, last_bias: jax.Array | float
+) -> MLP:
     """Two critics as one stack: every product is then one batched product."""
     return jax.vmap(lambda k: init_mlp(k, sizes, last_scale, last_bias))(jax.random.split(key))
 

@@ -25,6 +25,7 @@ class Episode(NamedTuple):
     goal: jax.Array  # [goal], the intended one
     length: jax.Array  # transitions that really happened
     terminated: jax.Array  # whether the last of them ended the task (a time limit does not)
+    reached: jax.Array  # whether the intended goal was achieved at any step
 
 
 class Ring(NamedTuple):
@@ -35,6 +36,7 @@ class Ring(NamedTuple):
     achieved: jax.Array
     goal: jax.Array
     terminated: jax.Array  # this transition ended the task
+    reached: jax.Array  # the roll-out achieved its intended goal
     steps_left: jax.Array  # transitions from here to the episode's end; 0 in its last row
     steps_done: jax.Array  # transitions from the episode's start to here
     order: jax.Array
@@ -65,6 +67,7 @@ def init_ring(capacity: int, obs_dim: int, action_dim: int, goal_dim: int) -> Ri
         jnp.zeros((capacity, goal_dim)),
         jnp.zeros((capacity, goal_dim)),
         jnp.zeros(capacity, bool),
+        jnp.zeros(capacity, bool),
         jnp.zeros(capacity, jnp.int32),
         jnp.zeros(capacity, jnp.int32),
         jnp.zeros(capacity, jnp.int32),
@@ -93,6 +96,7 @@ def insert(ring: Ring, episode: Episode) -> Ring:
         put(ring.achieved, episode.achieved),
         put(ring.goal, jnp.broadcast_to(episode.goal, episode.achieved.shape)),
         put(ring.terminated, episode.terminated & (t == length - 1)),
+        put(ring.reached, jnp.broadcast_to(episode.reached, t.shape)),
         put(ring.steps_left, length - t),
         put(ring.steps_done, t),
         put(ring.order, row, order_at),

@@ -12,8 +12,9 @@ them blind to s', so its N_g belongs to the true dynamics, and lets hindsight tr
 of the next achieved goal, F(g | s, a), which enters the target as (1 − γ)·F + γ·Q'.
 
 What it shows is bias, not speed: plain TD is unbiased too, and on a grid this small random steps
-find the goal. HER's usual strategies (future, k = 4) are biased little here, and the less the more
-random the actions are, because then the future says less about s': ε = 0.5 is mild to them.
+find the goal. HER's usual strategies (future, k = 4) overestimate the start by a few per cent, and
+by less the more random the actions are, because then the future says less about s'. ε = 0.5 is
+mild to them: they lose 0 to 2 points of success; at ε ≤ 0.3 and slip 0.3 they lose 13 to 22.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,11 +83,12 @@ def marginal(episodes: Episodes, rng: np.random.Generator) -> Index:
 def density(episodes: Episodes, rng: np.random.Generator) -> Index:
     """A draw from the counted long-horizon density of goals given (s, a). Blind to s'.
 
-    That is the future of another visit to the same (s, a): HER's useful goals, without its bias.
+    That is the future of some visit to the same (s, a): HER's useful goals, without its bias. Now
+    and then it is this very visit; that fades as visits grow.
     """
     pair = (episodes.states[:, :-1] * len(ACTIONS) + episodes.actions).ravel()
     visits = np.bincount(pair)
-    by_pair = np.argsort(pair.astype(np.int16), kind="stable")
+    by_pair = np.argsort(pair.astype(np.int16), kind="stable")  # 16 bits: a radix sort
     pick = (rng.random(len(pair)) * visits[pair]).astype(np.int64)
     other = by_pair[(visits.cumsum() - visits)[pair] + pick]
     return future(episodes, rng).ravel()[other].reshape(episodes.actions.shape)
@@ -103,7 +105,7 @@ def mixed(relabel: Relabel) -> Relabel:
 
 
 See = Callable[[Grid, Episodes, np.random.Generator], Array]
-"""Transitions ``N[s, a, p, g]`` that the TD step sees for goal g; ``[s, a, p, 1]`` for all alike."""
+"""Transitions ``N[s, a, p, g]`` that the TD step sees for goal g; ``[s, a, p, 1]`` if for all."""
 
 
 def one_goal(relabel: Relabel) -> See:
@@ -357,7 +359,7 @@ def draw_figure1(path: str | Path, slip: float = 0.3, seed: int = 0) -> None:
     }
     model = cliffwalk.true_model(grid)
     reward = cliffwalk.goal_reward(model, grid.gamma)
-    fig = Figure(figsize=(11, 2.85), layout="constrained")
+    fig = Figure(figsize=(11, 3.0), layout="constrained")
     for ax, (title, q) in zip(fig.subplots(1, len(believed)), believed.items()):
         policy = cliffwalk.greedy(q)
         value = q[grid.start, :, grid.goal].max()
@@ -366,7 +368,7 @@ def draw_figure1(path: str | Path, slip: float = 0.3, seed: int = 0) -> None:
         numbers = f"value {value:.2f} believed, {true:.2f} true; success {reached:.1f} %"
         ax.set_title(f"{title}\n{numbers}", fontsize=10)
         _draw_walk(ax, grid, cliffwalk.flow(grid, policy))
-    fig.savefig(path, dpi=200)
+    fig.savefig(path, dpi=200, bbox_inches="tight")
 
 
 def _draw_walk(ax: Axes, grid: Grid, flow: Array) -> None:

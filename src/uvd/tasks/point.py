@@ -133,7 +133,9 @@ def point_push(radius: float = 0.1) -> Task:
 @register("PointPushSparse-v0")
 def point_push_sparse(radius: float = 0.01) -> Task:
     """The same with a tenth of the radius: a hundredth of the goal's area (Figure 2c)."""
-    return _point_push("PointPushSparse-v0", "the same, a hundredth of the area (Figure 2c)", radius)
+    return _point_push(
+        "PointPushSparse-v0", "the same, a hundredth of the area (Figure 2c)", radius
+    )
 
 
 def paper_noise(action: jax.Array) -> jax.Array:
@@ -190,7 +192,9 @@ def _point_slide(name: str, about: str, radius: float, noise: str) -> Task:
 @register("PointSlide-v0")
 def point_slide(radius: float = 0.1) -> Task:
     """Strike a puck so that it slides to a goal out of reach (Figure 2b in miniature)."""
-    return _point_slide("PointSlide-v0", "strike a puck to slide to a goal (Figure 2b)", radius, "none")
+    return _point_slide(
+        "PointSlide-v0", "strike a puck to slide to a goal (Figure 2b)", radius, "none"
+    )
 
 
 @register("PointSlideNoise-v0")

@@ -1,0 +1,103 @@
+"""The library's front door: train, load, act, evaluate."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from uvd.core.policy import Policy, act
+from uvd.errors import UserError
+from uvd.evaluate import evaluate_policy
+from uvd.runs import Run
+from uvd.settings import RunSettings
+from uvd.train import Plan, make_config, make_plan, state_from_arrays, train_run
+
+
+class Actor:
+    """A trained policy: `actor(obs, goal)` gives the action, for one pair or a batch, in NumPy."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy: Policy = jax.tree.map(np.asarray, policy)
+
+    def __call__(self, obs: Any, goal: Any) -> np.ndarray:
+        return act(self.policy, np.asarray(obs, np.float32), np.asarray(goal, np.float32))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run with its newest checkpoint loaded."""
+
+    run: Run
+    plan: Plan
+    step: int
+    state: Any  # the agent's, stacked over seeds
+
+    def seed_state(self, seed: int) -> Any:
+        """The agent's state of one seed."""
+        if not 0 <= seed < self.plan.run.seeds:
+            raise UserError(f"{self.run.path} has seeds 0 to {self.plan.run.seeds - 1}, not {seed}")
+        return jax.tree.map(lambda x: x[seed], self.state)
+
+    def policy(self, seed: int = 0) -> Actor:
+        """The policy of one seed."""
+        return Actor(self.plan.agent.policy(self.seed_state(seed)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The run's reports."""
+        return self.run.rows()
+
+
+def train(
+    algorithm: str,
+    task: str,
+    *,
+    preset: str = "default",
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **settings: Any,
+) -> Trained:
+    """Trains an algorithm on a task and returns the run.
+
+    Settings are those of the algorithm (`gamma`, `combine`, ...) and of the run (`seeds`, `steps`,
+    `envs`, `eval_every`, `eval_episodes`, `first_seed`), by name. `out` is the run's folder;
+    without it, one in `runs/` named after algorithm and task.
+    """
+    names = set(RunSettings.__dataclass_fields__)
+    run_settings = {k: v for k, v in settings.items() if k in names}
+    rest = {k: v for k, v in settings.items() if k not in names}
+    config = make_config(algorithm, task, preset, run_settings, rest)
+    run = Run.create(out or f"runs/{algorithm}-{task}", config, overwrite)
+    train_run(run, quiet)
+    return load(run.path)
+
+
+def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> bool:
+    """Goes on with a run, possibly to more steps; False if it was stopped again."""
+    run = Run.open(path)
+    if steps is not None:
+        run.config["run"]["steps"] = steps
+    return train_run(run, quiet)
+
+
+def load(path: str | Path) -> Trained:
+    """A run's folder, with its newest good checkpoint."""
+    run = Run.open(path)
+    found = run.restore()
+    if found is None:
+        raise UserError(f"{path} has no checkpoint yet; go on with: uvd train --resume {path}")
+    step, arrays, _ = found
+    plan = make_plan(run.config)
+    like = jax.eval_shape(lambda: plan.program.init(plan.run.first_seed, plan.run.seeds).agent)
+    return Trained(run, plan, step, state_from_arrays(like, arrays))
+
+
+def evaluate(trained: Trained, episodes: int = 100) -> dict[str, list[float]]:
+    """Success of each seed's policy over fresh episodes, by both measures."""
+    plan, key = trained.plan, jax.random.key(2)
+    results = jax.vmap(lambda s: evaluate_policy(plan.task, plan.agent.policy(s), key, episodes))(
+        trained.state
+    )
+    return {k: np.asarray(v).tolist() for k, v in results.items()}

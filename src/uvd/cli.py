@@ -1,0 +1,291 @@
+"""The command line: parse, call, print."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import Positional
+
+from uvd.errors import UserError, nearest
+
+ABOUT = """uvd: agents that reach what you show them.
+
+  uvd train ALGORITHM TASK [settings]   train, all seeds at once   (uvd train uvd --help: settings)
+  uvd train --resume RUN                go on with a run that was stopped or killed
+  uvd eval RUN                          success of a trained run over fresh episodes
+  uvd plot RUN [RUN ...] -o FILE        learning curves: interquartile mean, 95 % bands
+  uvd plot density RUN -o FILE          the learned density and value, as maps over goals
+  uvd list                              algorithms, tasks and presets
+  uvd reproduce mini                    all point tasks, all methods: Figure 2 in miniature
+  uvd demo                              the paper's argument in a few minutes
+
+Example: uvd train uvd PointPush-v0 --seeds 5 --steps 200000
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """Where the run goes and from which preset it starts."""
+
+    preset: str = "default"
+    """Named settings to start from: default, or paper (its Table 1, to the letter)."""
+    out: Path | None = None
+    """The run's folder (runs/ALGORITHM-TASK if not given)."""
+    overwrite: bool = False
+    """Replace a run folder that exists."""
+
+
+def _cli(kind: Any, prog: str, args: list[str], description: str | None = None) -> Any:
+    """tyro, with unknown options answered in one line that names the nearest ones."""
+    known = _options(kind)
+    for arg in args:
+        name = arg.split("=")[0]
+        if name.startswith("--") and name not in known:
+            raise nearest(name, known, "option")
+    return tyro.cli(
+        kind, prog=prog, args=args, description=description, config=(tyro.conf.OmitArgPrefixes,)
+    )
+
+
+def _options(kind: Any) -> set[str]:
+    """The flags of a dataclass whose nested dataclasses share one flat list."""
+    flags = {"--help"}
+    for f in dataclasses.fields(kind):
+        default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+        if dataclasses.is_dataclass(default) and not isinstance(default, type):
+            flags |= _options(type(default))
+        else:
+            flag = f.name.replace("_", "-")
+            flags |= {f"--{flag}", f"--no-{flag}", f"--{f.name}"}
+    return flags
+
+
+def _train(args: list[str]) -> None:
+    from uvd import api
+    from uvd.agents import get_algorithm
+    from uvd.settings import PRESETS, RunSettings, flatten, override
+
+    if args and args[0] == "--resume":
+        return _resume(args[1:])
+    if not args or args[0] in ("-h", "--help"):
+        print(ABOUT)
+        return None
+    algorithm = args[0]
+    entry = get_algorithm(algorithm)
+    flags = args[1:]
+    preset = _value(flags, "--preset") or "default"
+    if preset not in PRESETS[algorithm]:
+        raise nearest(preset, PRESETS[algorithm], f"preset of {algorithm}")
+    defaults = override(entry.config(), PRESETS[algorithm][preset])
+
+    @dataclasses.dataclass(frozen=True)
+    class Train:
+        task: Positional[str]
+        options: TrainOptions = dataclasses.field(default_factory=TrainOptions)
+        run: RunSettings = dataclasses.field(default_factory=RunSettings)
+        settings: entry.config = dataclasses.field(  # type: ignore[name-defined]
+            default_factory=lambda: defaults
+        )
+
+    flags = [_whole(f) for f in flags]
+    made = _cli(Train, f"uvd train {algorithm}", flags, entry.about)
+    trained = api.train(
+        algorithm, made.task, preset=preset, out=made.options.out,
+        overwrite=made.options.overwrite,
+        **dataclasses.asdict(made.run), **flatten(made.settings),
+    )  # fmt: skip
+    _print_final(trained)
+
+
+def _whole(word: str) -> str:
+    """`1e6` as people write it, for settings that are whole numbers."""
+    try:
+        number = float(word)
+    except ValueError:
+        return word
+    return str(int(number)) if "e" in word.lower() and number == int(number) else word
+
+
+def _value(args: list[str], flag: str) -> str | None:
+    for i, a in enumerate(args):
+        if a == flag and i + 1 < len(args):
+            return args[i + 1]
+        if a.startswith(flag + "="):
+            return a.split("=", 1)[1]
+    return None
+
+
+def _print_final(trained: Any) -> None:
+    last = trained.rows()[-1]
+    final, ever = last["eval/success_final"], last["eval/success_ever"]
+    per_seed = ", ".join(f"{x:.2f}" for x in final)
+    print(
+        f"{trained.run.path}: step {trained.step:,}, final-step success "
+        f"{sum(final) / len(final):.3f} ({per_seed}), ever reached {sum(ever) / len(ever):.3f}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Goes on with a run from its newest good checkpoint."""
+
+    run: Positional[Path]
+    steps: int | None = None
+    """Train to this many steps instead of the run's own number."""
+
+
+def _resume(args: list[str]) -> None:
+    from uvd import api
+
+    made = _cli(Resume, "uvd train --resume", [_whole(a) for a in args])
+    if api.resume(made.run, made.steps):
+        _print_final(api.load(made.run))
+
+
+@dataclasses.dataclass(frozen=True)
+class Eval:
+    """Success of each seed's policy over fresh episodes, without exploration."""
+
+    run: Positional[Path]
+    episodes: int = 100
+    """Episodes for each seed."""
+
+
+def _eval(args: list[str]) -> None:
+    from uvd import api
+
+    made = _cli(Eval, "uvd eval", args)
+    if made.episodes < 1:
+        raise UserError(f"episodes = {made.episodes} must be at least 1")
+    trained = api.load(made.run)
+    result = api.evaluate(trained, made.episodes)
+    print("seed  final step  ever reached")
+    pairs = zip(result["eval/success_final"], result["eval/success_ever"], strict=True)
+    for seed, (final, ever) in enumerate(pairs, trained.plan.run.first_seed):
+        print(f"{seed:4d}  {final:10.3f}  {ever:12.3f}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """Learning curves of runs: interquartile mean over seeds, bootstrap 95 % bands."""
+
+    runs: Positional[tuple[Path, ...]]
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("curves.png")
+    """The picture to write."""
+    metric: str = "eval/success_final"
+    """What to draw, by its name in metrics.jsonl."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlotDensity:
+    """For a state of a point task: the learned F and Q over goals, beside what was reached."""
+
+    run: Positional[Path]
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("density.png")
+    """The picture to write."""
+    seed: int = 0
+    """Which seed's agent to draw."""
+    episode: int = 0
+    """Which start (and goal) to draw it for."""
+    step: int = 0
+    """How many steps into that episode."""
+
+
+def _plot(args: list[str]) -> None:
+    from uvd.experiments import figures
+
+    if args and args[0] == "density":
+        d = _cli(PlotDensity, "uvd plot density", args[1:])
+        figures.draw_density(d.run, d.out, seed=d.seed, episode=d.episode, step=d.step)
+        print(d.out)
+        return
+    made = _cli(Plot, "uvd plot", args)
+    if not made.runs:
+        raise UserError("uvd plot needs at least one run folder")
+    figures.draw_curves(made.runs, made.out, made.metric)
+    print(made.out)
+
+
+def _list(args: list[str]) -> None:
+    from uvd.agents import ALGORITHMS
+    from uvd.settings import PRESETS
+    from uvd.tasks import TASKS
+
+    print("algorithms (presets)")
+    for name, algorithm in ALGORITHMS.items():
+        print(f"  {name:20s} {algorithm.about} ({', '.join(PRESETS[name])})")
+    print("tasks")
+    for name, maker in TASKS.items():
+        print(f"  {name:20s} {maker().about}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduce:
+    """All point tasks, all methods, more seeds: the paper's Figure 2 in miniature."""
+
+    figure: Positional[str]
+    out: Path = Path("results/mini")
+    """Folder for runs, figures and the table."""
+    seeds: int = 10
+    """Seeds of every run."""
+    tasks: tuple[str, ...] = ()
+    """Only these tasks (all point tasks if none is named)."""
+
+
+def _reproduce(args: list[str]) -> None:
+    from uvd.experiments import mini
+
+    made = _cli(Reproduce, "uvd reproduce", args)
+    if made.figure != "mini":
+        raise nearest(made.figure, ["mini"], "experiment")
+    mini.reproduce(made.out, made.seeds, made.tasks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Demo:
+    """The paper's argument in miniature: the cliff walk's bias, then learning curves."""
+
+    out: Path = Path("demo")
+    """Folder for runs, figures and the table."""
+
+
+def _demo(args: list[str]) -> None:
+    from uvd.experiments import mini
+
+    mini.demo(_cli(Demo, "uvd demo", args).out)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": _train,
+    "eval": _eval,
+    "plot": _plot,
+    "list": _list,
+    "reproduce": _reproduce,
+    "demo": _demo,
+}
+
+
+def main(args: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    args = sys.argv[1:] if args is None else args
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(ABOUT)
+        return 0
+    try:
+        if args[0] not in COMMANDS:
+            raise nearest(args[0], COMMANDS, "command")
+        COMMANDS[args[0]](args[1:])
+    except UserError as error:
+        print(f"uvd: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("uvd: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""One live line per run on a terminal; plain lines in a pipe."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class RunProgress:
+    """Shows step, speed, time left and the latest success of a run."""
+
+    def __init__(self, name: str, total: int, done: int = 0, quiet: bool = False) -> None:
+        self.console = Console(quiet=quiet, highlight=False)
+        self.name, self.total, self.start = name, total, done
+        self.begun = time.monotonic()
+        self.success = ""
+        self.bar: Progress | None = None
+        if self.console.is_terminal and not quiet:
+            self.bar = Progress(
+                TextColumn("{task.description}"), BarColumn(bar_width=24),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+                TextColumn("{task.fields[speed]}"), TimeRemainingColumn(),
+                TextColumn("{task.fields[success]}"), console=self.console,
+            )  # fmt: skip
+            self.id = self.bar.add_task(name, total=total, completed=done, speed="", success="")
+
+    def __enter__(self) -> "RunProgress":
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def _speed(self, step: int) -> float:
+        return (step - self.start) / max(time.monotonic() - self.begun, 1e-9)
+
+    def advance(self, step: int) -> None:
+        """The run has come to this step."""
+        if self.bar:
+            speed = f"{self._speed(step):,.0f} steps/s"
+            self.bar.update(self.id, completed=step, speed=speed, success=self.success)
+
+    def report(self, step: int, final: float, ever: float) -> None:
+        """The latest evaluation: mean success over seeds, at the final step and at any."""
+        self.success = f"success {final:.2f} final, {ever:.2f} ever"
+        self.advance(step)
+        if not self.bar:
+            speed = self._speed(step)
+            left = (self.total - step) / speed if speed else 0.0
+            self.console.print(
+                f"{self.name}: step {step:,}/{self.total:,}, {speed:,.0f} steps/s, "
+                f"{left:,.0f} s left, {self.success}"
+            )
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        self.console.print(line)

@@ -1,0 +1,179 @@
+"""Settings as data: presets, flat names, and the checks that refuse nonsense before it runs.
+
+A setting lives in a frozen dataclass, an algorithm's own beside TD3's (`td3`). Users see one flat
+list of names; `build` and `flatten` go between the two.
+"""
+
+import dataclasses
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from uvd.agents import get_algorithm
+from uvd.agents.her import STRATEGIES
+from uvd.agents.td3 import HEADS, TD3Config
+from uvd.agents.uvd import COMBINE, GOALS
+from uvd.errors import UserError, nearest
+
+# Table 1 of the paper. Where it is silent, as the paper's text or its authors' code has it.
+_PAPER_TD3 = {
+    "gamma": 0.98, "batch": 512, "hidden": (400, 400), "actor_lr": 2e-4, "critic_lr": 2e-4,
+    "tau": 0.01, "policy_delay": 2, "target_noise": 0.0, "action_penalty": 0.0,
+    "critic_head": "tanh", "critic_start": 0.0, "noise": 0.1, "random": 0.0, "hold": 1,
+    "capacity": 1_500_000, "updates_per_step": 1.0, "warmup": 1000, "actor_start": 0,
+}  # fmt: skip
+_PAPER_UVD = {
+    "actor_lr": 8e-4, "critic_lr": 8e-4, "critic_head": "linear", "combine": "max-paper",
+    "td_goals": "intended", "actor_goals": "intended", "intended": 1.0, "horizon": 4,
+    "offsets": "geometric", "smoothing": 0.0, "smoothing_half": 0,
+    "density_scale": 1.0, "temporal_smoothing": 0.0,
+    "bijectors": 6, "flow_hidden": (300, 300), "flow_lr": 2e-4, "flow_decay": 0.0,
+    "flow_delay": 0, "short": 50_000,
+}  # fmt: skip
+
+# `default` is the dataclass as it stands: what learns best here. `paper` is as literal as it gets.
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "td3": {"default": {}, "paper": _PAPER_TD3},
+    "her": {"default": {}, "paper": {**_PAPER_TD3, "strategy": "future", "k": 4}},
+    "uvd": {"default": {}, "paper": {**_PAPER_TD3, **_PAPER_UVD}},
+}
+
+_CHOICES = {
+    "critic_head": list(HEADS),
+    "strategy": [*STRATEGIES, "paper"],
+    "combine": list(COMBINE),
+    "td_goals": list(GOALS),
+    "actor_goals": list(GOALS),
+    "offsets": ["geometric", "uniform"],
+}
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How long, how often, how many."""
+
+    seeds: int = 1
+    """Seeds trained at once, as one program."""
+    steps: int = 100_000
+    """Environment steps of each seed, rounded up to whole reports."""
+    envs: int = 4
+    """Episodes played between two bursts of updates, per seed."""
+    eval_every: int = 0
+    """Steps between reports (0: a twentieth of all steps)."""
+    eval_episodes: int = 100
+    """Episodes of each evaluation; their starts, goals and noise are fixed."""
+    first_seed: int = 0
+    """The seeds are first_seed, first_seed + 1, ..."""
+
+
+def flatten(config: Any) -> dict[str, Any]:
+    """An algorithm's settings as one flat dictionary."""
+    flat: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        flat.update(flatten(value) if dataclasses.is_dataclass(value) else {f.name: value})
+    return flat
+
+
+def _coerce(name: str, value: Any, default: Any, kind: Any) -> Any:
+    """The value in the field's own type; a message that names the setting if it does not fit."""
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[str(value).lower()]
+        if isinstance(default, tuple):
+            items = value.split(",") if isinstance(value, str) else value
+            return tuple(typing.get_args(kind)[0](i) for i in items)
+        if isinstance(default, int):
+            number = float(value)
+            if number != int(number):
+                raise ValueError
+            return int(number)
+        return type(default)(value)
+    except (TypeError, ValueError, KeyError):
+        kind = "whole number" if isinstance(default, int) else type(default).__name__
+        raise UserError(f"setting '{name}' takes a {kind}, not '{value}'") from None
+
+
+def override(config: Any, flat: dict[str, Any]) -> Any:
+    """The settings with some of them replaced, whichever level they live at."""
+    known = flatten(config)
+    for name in flat:
+        if name not in known:
+            raise nearest(name, known, "setting")
+    hints = typing.get_type_hints(type(config))
+    changes = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            inner = flatten(value)
+            changes[f.name] = override(value, {k: v for k, v in flat.items() if k in inner})
+        elif f.name in flat:
+            changes[f.name] = _coerce(f.name, flat[f.name], value, hints[f.name])
+    return dataclasses.replace(config, **changes)
+
+
+def build(algorithm: str, preset: str, flat: dict[str, Any]) -> Any:
+    """An algorithm's settings: a preset with some of them replaced."""
+    base = get_algorithm(algorithm).config()
+    if preset not in PRESETS[algorithm]:
+        raise nearest(preset, PRESETS[algorithm], f"preset of {algorithm}")
+    return override(override(base, PRESETS[algorithm][preset]), flat)
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise UserError(message)
+
+
+def check(config: Any, run: RunSettings, horizon: int) -> None:
+    """Refuses settings that cannot work, by name, before anything is written."""
+    s = flatten(config)
+    td3: TD3Config = getattr(config, "td3", config)
+    _require(0 < s["gamma"] < 1, f"gamma = {s['gamma']} must lie between 0 and 1 (exclusive)")
+    for name in ("seeds", "steps", "envs", "eval_episodes"):
+        _require(getattr(run, name) >= 1, f"{name} = {getattr(run, name)} must be at least 1")
+    for name in ("eval_every", "first_seed"):
+        _require(getattr(run, name) >= 0, f"{name} = {getattr(run, name)} must not be negative")
+    positive = ("batch", "policy_delay", "hold", "capacity", "horizon", "bijectors", "short")
+    for name in positive:
+        _require(s.get(name, 1) >= 1, f"{name} = {s.get(name)} must be at least 1")
+    for name in ("actor_lr", "critic_lr", "flow_lr", "density_scale", "updates_per_step"):
+        _require(s.get(name, 1) > 0, f"{name} = {s.get(name)} must be above 0")
+    not_negative = (
+        "target_noise", "action_penalty", "noise", "warmup", "actor_start", "smoothing",
+        "smoothing_half", "smoothing_end", "flow_decay", "flow_delay", "k",
+    )  # fmt: skip
+    for name in not_negative:
+        _require(s.get(name, 0) >= 0, f"{name} = {s.get(name)} must not be negative")
+    for name in ("tau", "random", "intended", "temporal_smoothing"):
+        _require(0 <= s.get(name, 0) <= 1, f"{name} = {s.get(name)} must lie in [0, 1]")
+    for name in ("hidden", "flow_hidden"):
+        _require(all(n >= 1 for n in s.get(name, ())), f"{name} = {s.get(name)}: layers need width")
+    for name, choices in _CHOICES.items():
+        if name in s and s[name] not in choices:
+            raise nearest(str(s[name]), choices, name)
+    if td3.critic_head == "sigmoid":
+        _require(0 < td3.critic_start < 1, "critic_start must lie in (0, 1) for a sigmoid critic")
+    _require(
+        td3.capacity >= horizon * run.envs,
+        f"capacity = {td3.capacity} holds no {run.envs} episodes of {horizon} steps",
+    )
+    if "short" in s:
+        _require(
+            s["short"] <= td3.capacity,
+            f"short = {s['short']} is larger than the long memory (capacity = {td3.capacity})",
+        )
+        _require(
+            s["horizon"] <= horizon,
+            f"horizon = {s['horizon']} is longer than the task's episodes of {horizon} steps",
+        )
+        _require(
+            s["horizon"] <= s["short"],
+            f"horizon = {s['horizon']} is longer than short = {s['short']}",
+        )
+    updates = run.envs * horizon * td3.updates_per_step
+    _require(
+        abs(updates - round(updates)) < 1e-6 and updates >= 1,
+        f"updates_per_step = {td3.updates_per_step} gives {updates:g} updates for {run.envs} "
+        f"episodes of {horizon} steps; it must be a whole number of at least 1",
+    )

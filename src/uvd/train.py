@@ -1,0 +1,258 @@
+"""The one loop: collect, learn, evaluate, save; and go on where a killed run stopped.
+
+The compiled half is in `program.py`. Between two calls of it this loop appends the finished
+episodes to the run's log, checks every metric, and now and then evaluates and saves. A checkpoint
+holds the learner and a position in the log: replaying the log up to there restores the ring, so a
+resumed run ends with the same bits as one that was never interrupted.
+"""
+
+import dataclasses
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from uvd.agents import get_algorithm
+from uvd.agents.agent import Agent, Spec
+from uvd.agents.td3 import TD3Config
+from uvd.core.replay import Episode
+from uvd.errors import UserError
+from uvd.program import Learner, Program, make_program, make_spec
+from uvd.progress import RunProgress
+from uvd.runs import Run
+from uvd.settings import RunSettings, build, check, flatten, override
+from uvd.tasks import Task, make_task
+
+SAVE_SECONDS = 30.0  # at most this much work is lost by a kill
+UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the call
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything a run's settings determine."""
+
+    task: Task
+    spec: Spec
+    agent: Agent
+    td3: TD3Config
+    run: RunSettings
+    program: Program
+    cycles_per_call: int
+    cycles_per_report: int
+    total_cycles: int
+    warm_cycles: int
+
+    @property
+    def steps_per_cycle(self) -> int:
+        """Environment steps a seed makes in one cycle."""
+        return self.run.envs * self.task.horizon
+
+    @property
+    def updates_per_cycle(self) -> int:
+        """Updates a seed makes in one cycle after the warm-up."""
+        return round(self.steps_per_cycle * self.td3.updates_per_step)
+
+
+def make_config(
+    algorithm: str, task: str, preset: str, run: dict[str, Any], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """What `config.toml` holds: enough to run it again. Refuses what cannot work."""
+    config = build(algorithm, preset, settings)
+    made = make_task(task)
+    plan = override(RunSettings(), run)
+    check(config, plan, made.horizon)
+    return {
+        "algorithm": algorithm,
+        "task": task,
+        "preset": preset,
+        "run": dataclasses.asdict(plan),
+        "settings": flatten(config),
+    }
+
+
+def make_plan(config: dict[str, Any]) -> Plan:
+    """From a run's configuration to compiled functions."""
+    algorithm = get_algorithm(config["algorithm"])
+    settings = override(algorithm.config(), config["settings"])
+    run = override(RunSettings(), config["run"])
+    task = make_task(config["task"])
+    check(settings, run, task.horizon)
+    td3 = getattr(settings, "td3", settings)
+    per_cycle = run.envs * task.horizon
+    every = run.eval_every or run.steps / 20
+    per_report = max(1, round(every / per_cycle))
+    updates = round(per_cycle * td3.updates_per_step)
+    most = max(1, UPDATES_PER_CALL // updates)
+    per_call = max(n for n in range(1, min(most, per_report) + 1) if per_report % n == 0)
+    reports = math.ceil(run.steps / (per_report * per_cycle))
+    warm = math.ceil(td3.warmup / per_cycle)
+    spec = make_spec(task)
+    agent = algorithm.make(settings, spec)
+    program = make_program(agent, task, spec, td3, run.envs, per_call, warm, run.eval_episodes)
+    return Plan(
+        task, spec, agent, td3, run, program, per_call, per_report, reports * per_report, warm
+    )
+
+
+def state_arrays(state: Any) -> dict[str, np.ndarray]:
+    """A pytree as named arrays."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def state_from_arrays(like: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The pytree of `like`'s structure with the named arrays as leaves."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(like)
+    names = [jax.tree_util.keystr(path) for path, _ in leaves]
+    missing = [n for n in names if n not in arrays]
+    if missing:
+        raise UserError(f"the checkpoint lacks '{missing[0]}': it was saved with other settings")
+    return jax.tree_util.tree_unflatten(tree, [jnp.asarray(arrays[n]) for n in names])
+
+
+def first_bad(metrics: dict[str, np.ndarray], first_update: int) -> str | None:
+    """Where a metric first stopped being finite: its name, update and seed.
+
+    `metrics[name]` is `[cycles, seeds]` or `[cycles, seeds, updates]`.
+    """
+    worst: tuple[int, str, int] | None = None
+    for name, values in metrics.items():
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad) and values.ndim == 3:
+            cycle, seed, i = min(bad.tolist(), key=lambda b: (b[0], b[2]))
+            update = first_update + cycle * values.shape[2] + i
+            if worst is None or update < worst[0]:
+                worst = (update, name, seed)
+    if worst is None:
+        return None
+    return f"{worst[1]} is not finite in update {worst[0]:,} of seed {worst[2]}"
+
+
+def summarise(metrics: list[dict[str, np.ndarray]]) -> dict[str, list[float]]:
+    """Over the calls since the last report, per seed: the mean, or the largest for `..._max`."""
+    row = {}
+    for name in metrics[0]:
+        values = np.concatenate([np.asarray(m[name]) for m in metrics])
+        per_seed = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)
+        row[name] = (per_seed.max(1) if name.endswith("_max") else per_seed.mean(1)).tolist()
+    return row
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C asks the loop to stop after the current call; a second one stops at once."""
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    try:
+        before = signal.signal(signal.SIGINT, ask)
+    except ValueError:  # not the main thread: nobody presses Ctrl-C here
+        yield lambda: False
+        return
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _resume(
+    run: Run, plan: Plan, learner: Learner, say: Callable[[str], None]
+) -> tuple[Learner, int, float]:
+    """The learner as the newest good checkpoint has it, its cycle and the seconds spent so far."""
+    log = run.episodes()
+    found = run.restore(warn=say)
+    if found is None:
+        run.truncate_rows(-1)
+        log.truncate([])
+        return learner, 0, 0.0
+    step, arrays, meta = found
+    run.truncate_rows(step)
+    log.truncate(meta["positions"])
+    streams = [log.read(seed) for seed in range(plan.run.seeds)]
+    for records in zip(*streams, strict=True):
+        stacked = {k: jnp.stack([r[k] for r in records]) for k in records[0]}
+        learner = plan.program.replay(learner, Episode(**stacked))
+    return (
+        learner._replace(agent=state_from_arrays(learner.agent, arrays)),
+        meta["cycle"],
+        meta["seconds"],
+    )
+
+
+def train_run(run: Run, quiet: bool = False) -> bool:
+    """Trains a run's folder to its end, from its newest checkpoint if there is one.
+
+    Returns False if the user stopped it; it can be resumed then.
+    """
+    plan = make_plan(run.config)
+    program, log = plan.program, run.episodes()
+    name = f"{run.config['algorithm']} {run.config['task']}"
+    total = plan.total_cycles * plan.steps_per_cycle
+    learner, cycle, before = _resume(
+        run, plan, program.init(plan.run.first_seed, plan.run.seeds), lambda line: print(line)
+    )
+    begun = saved = time.monotonic()
+    pending: list[dict[str, np.ndarray]] = []
+
+    def seconds() -> float:
+        return before + time.monotonic() - begun
+
+    def save() -> None:
+        meta = {"cycle": cycle, "seconds": seconds(), "positions": log.sync()}
+        run.save(cycle * plan.steps_per_cycle, state_arrays(learner.agent), meta)
+
+    progress = RunProgress(name, total, cycle * plan.steps_per_cycle, quiet)
+    with progress, interruptible() as stop_asked:
+        while cycle < plan.total_cycles:
+            learner, episodes, metrics = program.train(learner, jnp.asarray(cycle, jnp.int32))
+            host = jax.tree.map(np.asarray, metrics)
+            learned = max(plan.warm_cycles - cycle, 0)  # cycles of the warm-up carry no losses
+            first_update = max(cycle - plan.warm_cycles, 0) * plan.updates_per_cycle
+            losses = {k: v[learned:] for k, v in host.items()}
+            if bad := first_bad(losses, first_update):
+                last = run.restore()
+                kept = (
+                    f"the checkpoint at step {last[0]:,} is kept" if last else "no checkpoint yet"
+                )
+                raise UserError(f"{name}: {bad}; stopped, {kept} in {run.path}")
+            if learned < plan.cycles_per_call:
+                pending.append(losses)
+            played = jax.tree.map(np.asarray, episodes)._asdict()
+            for seed in range(plan.run.seeds):
+                log.append_batch(seed, {k: v[seed] for k, v in played.items()})
+            cycle += plan.cycles_per_call
+            step = cycle * plan.steps_per_cycle
+            if cycle % plan.cycles_per_report == 0:
+                result = {k: np.asarray(v).tolist() for k, v in program.evaluate(learner).items()}
+                updates = max(cycle - plan.warm_cycles, 0) * plan.updates_per_cycle
+                row = {"step": step, "updates": updates, "seconds": seconds(), **result}
+                run.report({**row, **(summarise(pending) if pending else {})})
+                pending = []
+                progress.report(
+                    step,
+                    float(np.mean(result["eval/success_final"])),
+                    float(np.mean(result["eval/success_ever"])),
+                )
+            progress.advance(step)
+            if cycle % plan.cycles_per_report == 0 and cycle == plan.total_cycles:
+                save()
+            elif stop_asked():
+                save()
+                progress.say(f"stopped at step {step:,}; go on with: uvd train --resume {run.path}")
+                return False
+            elif time.monotonic() - saved > SAVE_SECONDS:
+                save()
+                saved = time.monotonic()
+    run.close()
+    return True
