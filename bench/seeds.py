@@ -20,7 +20,7 @@ def time_update(name: str, seeds: int, updates: int = 200) -> float:
     """Seconds an update of all seeds, many in one compiled call."""
     spec = spec_of()
     agent = get_algorithm(name).make(build(name, "paper", CASES[name]), spec)
-    ring = filled_ring(spec, 20_000)
+    ring = filled_ring(20_000)
     state = jax.vmap(lambda k: agent.init(k, spec))(jax.random.split(jax.random.key(0), seeds))
     rings = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), ring)
 

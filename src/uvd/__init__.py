@@ -5,8 +5,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"train": "uvd.api", "load": "uvd.api", "evaluate": "uvd.api", "UserError": "uvd.errors"}
-__all__ = ["UserError", "__version__", "evaluate", "load", "train"]
+_PUBLIC = {
+    **dict.fromkeys(("train", "resume", "load", "evaluate"), "uvd.api"),
+    "UserError": "uvd.errors",
+}
+__all__ = ["UserError", "__version__", "evaluate", "load", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,10 +9,10 @@ import numpy as np
 
 from uvd.core.policy import Policy, act
 from uvd.errors import UserError
-from uvd.evaluate import evaluate_policy
+from uvd.evaluation import evaluate_policy
+from uvd.loop import Plan, make_config, make_plan, state_from_arrays, train_run
 from uvd.runs import Run
 from uvd.settings import RunSettings
-from uvd.train import Plan, make_config, make_plan, state_from_arrays, train_run
 
 
 class Actor:
@@ -57,29 +57,34 @@ def train(
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    task_settings: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Trained:
     """Trains an algorithm on a task and returns the run.
 
     Settings are those of the algorithm (`gamma`, `combine`, ...) and of the run (`seeds`, `steps`,
-    `envs`, `eval_every`, `eval_episodes`, `first_seed`), by name. `out` is the run's folder;
-    without it, one in `runs/` named after algorithm and task.
+    `envs`, `eval_every`, ...), by name; `task_settings` are the task's own, such as
+    `{"noise": "paper"}`. `out` is the run's folder; without it, one in `runs/` named after
+    algorithm and task.
     """
     names = set(RunSettings.__dataclass_fields__)
     run_settings = {k: v for k, v in settings.items() if k in names}
     rest = {k: v for k, v in settings.items() if k not in names}
-    config = make_config(algorithm, task, preset, run_settings, rest)
+    config = make_config(algorithm, task, preset, run_settings, rest, task_settings or {})
     run = Run.create(out or f"runs/{algorithm}-{task}", config, overwrite)
     train_run(run, quiet)
     return load(run.path)
 
 
-def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> bool:
-    """Goes on with a run, possibly to more steps; False if it was stopped again."""
+def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> Trained:
+    """Goes on with a run from its newest good checkpoint, possibly to more steps."""
     run = Run.open(path)
     if steps is not None:
-        run.config["run"]["steps"] = steps
-    return train_run(run, quiet)
+        # Reports stay where they were planned.
+        every = run.config["run"]["eval_every"] or run.config["run"]["steps"] // 20
+        run.config["run"].update(steps=steps, eval_every=every)
+    train_run(run, quiet)
+    return load(path)
 
 
 def load(path: str | Path) -> Trained:

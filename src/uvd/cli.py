@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional
 
-from uvd.errors import UserError, nearest
+from uvd.errors import Stopped, UserError, nearest
 
 ABOUT = """uvd: agents that reach what you show them.
 
@@ -36,6 +36,8 @@ class TrainOptions:
     """The run's folder (runs/ALGORITHM-TASK if not given)."""
     overwrite: bool = False
     """Replace a run folder that exists."""
+    task_settings: tuple[str, ...] = ()
+    """Settings of the task itself, as NAME=VALUE (PointSlideNoise-v0: noise=paper)."""
 
 
 def _cli(kind: Any, prog: str, args: list[str], description: str | None = None) -> Any:
@@ -94,10 +96,18 @@ def _train(args: list[str]) -> None:
     made = _cli(Train, f"uvd train {algorithm}", flags, entry.about)
     trained = api.train(
         algorithm, made.task, preset=preset, out=made.options.out,
-        overwrite=made.options.overwrite,
+        overwrite=made.options.overwrite, task_settings=_pairs(made.options.task_settings),
         **dataclasses.asdict(made.run), **flatten(made.settings),
     )  # fmt: skip
     _print_final(trained)
+
+
+def _pairs(words: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=VALUE` words as a dictionary."""
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"task setting '{word}' must read NAME=VALUE")
+    return dict(word.split("=", 1) for word in words)
 
 
 def _whole(word: str) -> str:
@@ -141,8 +151,7 @@ def _resume(args: list[str]) -> None:
     from uvd import api
 
     made = _cli(Resume, "uvd train --resume", [_whole(a) for a in args])
-    if api.resume(made.run, made.steps):
-        _print_final(api.load(made.run))
+    _print_final(api.resume(made.run, made.steps))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,11 +245,11 @@ class Reproduce:
 
 
 def _reproduce(args: list[str]) -> None:
-    from uvd.experiments import mini
-
     made = _cli(Reproduce, "uvd reproduce", args)
     if made.figure != "mini":
         raise nearest(made.figure, ["mini"], "experiment")
+    from uvd.experiments import mini
+
     mini.reproduce(made.out, made.seeds, made.tasks)
 
 
@@ -280,7 +289,7 @@ def main(args: list[str] | None = None) -> int:
         COMMANDS[args[0]](args[1:])
     except UserError as error:
         print(f"uvd: {error}", file=sys.stderr)
-        return 2
+        return 130 if isinstance(error, Stopped) else 2
     except KeyboardInterrupt:
         print("uvd: interrupted", file=sys.stderr)
         return 130

@@ -8,6 +8,10 @@ class UserError(Exception):
     """A mistake in what the user asked for. The command line prints it without a traceback."""
 
 
+class Stopped(UserError):
+    """The user stopped a run; it was saved and can go on."""
+
+
 def nearest(word: str, valid: Iterable[str], what: str) -> UserError:
     """The error for an unknown name: names the nearest valid ones."""
     valid = sorted(valid)

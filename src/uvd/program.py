@@ -19,7 +19,7 @@ from uvd.core.nets import init_mlp
 from uvd.core.normalize import fit_norm, live_features
 from uvd.core.policy import Norm, Policy
 from uvd.core.replay import Episode, Ring, init_ring, insert_all
-from uvd.evaluate import evaluate_policy, successes
+from uvd.evaluation import evaluate_policy, successes
 from uvd.tasks.task import Task
 
 

@@ -64,6 +64,8 @@ class RunSettings:
     """Episodes of each evaluation; their starts, goals and noise are fixed."""
     first_seed: int = 0
     """The seeds are first_seed, first_seed + 1, ..."""
+    save_seconds: float = 30.0
+    """Seconds between checkpoints: the most that a kill can cost."""
 
 
 def flatten(config: Any) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
     _require(0 < s["gamma"] < 1, f"gamma = {s['gamma']} must lie between 0 and 1 (exclusive)")
     for name in ("seeds", "steps", "envs", "eval_episodes"):
         _require(getattr(run, name) >= 1, f"{name} = {getattr(run, name)} must be at least 1")
-    for name in ("eval_every", "first_seed"):
+    for name in ("eval_every", "first_seed", "save_seconds"):
         _require(getattr(run, name) >= 0, f"{name} = {getattr(run, name)} must not be negative")
     positive = ("batch", "policy_delay", "hold", "capacity", "horizon", "bijectors", "short")
     for name in positive:

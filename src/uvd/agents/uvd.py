@@ -73,7 +73,7 @@ class UVDConfig:
     """c: factor on the density, in units of the bound that the smoothing sets (or of F itself)."""
     temporal_smoothing: float = 0.0
     """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
-    bijectors: int = 8
+    bijectors: int = 6
     """Couplings of the flow: a resolution, the narrowest width is exp(-bijectors / 2)."""
     flow_hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of each coupling's net."""

@@ -19,7 +19,7 @@ import numpy as np
 from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, mlp
 
-Params = tuple[MLP, ...]
+Params = tuple[MLP, ...]  # a net for each coupling
 
 
 class Flow(NamedTuple):
@@ -31,18 +31,18 @@ class Flow(NamedTuple):
     log_bound: float  # no density of this family exceeds exp(log_bound)
 
 
-def coupling_order(dim: int, bijectors: int, seed: int) -> list[np.ndarray]:
-    """Which dimensions each coupling moves; the others (and the context) tell it how far.
+def coupling_masks(dim: int, bijectors: int, seed: int) -> np.ndarray:
+    """Which dimensions each coupling moves, `[bijectors, dim]` of 0 and 1.
 
-    With one dimension there is no other half: the context alone conditions every coupling.
+    The others (and the context) tell it how far. With one dimension there is no other half: the
+    context alone conditions every coupling.
     """
     rng = np.random.default_rng(seed)
-    moved: list[np.ndarray] = []
-    while len(moved) < bijectors:
-        order = rng.permutation(dim)
-        half = [order] if dim == 1 else [order[: (dim + 1) // 2], order[(dim + 1) // 2 :]]
-        moved += [np.sort(h) for h in half]
-    return moved[:bijectors]
+    masks: list[np.ndarray] = []
+    while len(masks) < bijectors:
+        first = np.isin(np.arange(dim), rng.permutation(dim)[: (dim + 1) // 2])
+        masks += [first] if dim == 1 else [first, ~first]
+    return np.stack(masks[:bijectors]).astype(np.float32)
 
 
 def make_flow(
@@ -57,35 +57,36 @@ def make_flow(
     `bijectors` is a resolution: each pair of couplings can narrow every dimension by a factor e, so
     the narrowest Gaussian has a standard deviation of exp(-bijectors / 2).
     """
-    moved = coupling_order(dim, bijectors, order_seed)
-    kept = [np.setdiff1d(np.arange(dim), m) for m in moved]
+    moved = coupling_masks(dim, bijectors, order_seed)
 
     def init(key: jax.Array) -> Params:
         # The last layer starts at zero: the flow is the identity, and its first steps are tame.
-        return tuple(
-            init_mlp(k, (len(kept[i]) + context, *hidden, 2 * len(moved[i])), 0.0)
-            for i, k in enumerate(jax.random.split(key, bijectors))
-        )
+        sizes = (dim + context, *hidden, 2 * dim)
+        return tuple(init_mlp(k, sizes, 0.0) for k in jax.random.split(key, bijectors))
 
-    def scale_shift(net: MLP, still: jax.Array, ctx: jax.Array) -> tuple[jax.Array, jax.Array]:
-        log_scale, shift = jnp.split(mlp(net, jnp.concatenate([still, ctx])), 2)
-        return jnp.tanh(log_scale), shift
+    def scale_shift(
+        net: MLP, move: np.ndarray, x: jax.Array, ctx: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        # What is moved is hidden from the net, and what it says of the rest is dropped: with masks
+        # instead of indices every coupling has the same shape, also for odd dimensions.
+        log_scale, shift = jnp.split(mlp(net, jnp.concatenate([x * (1 - move), ctx])), 2)
+        return jnp.tanh(log_scale) * move, shift * move
 
     def log_prob(params: Params, x: jax.Array, ctx: jax.Array) -> jax.Array:
         # Data to noise: z = (x - shift) exp(-log_scale), and log|dz/dx| = -sum log_scale.
         log_det = jnp.zeros(())
-        for net, m, k in zip(params, moved, kept, strict=True):
-            log_scale, shift = scale_shift(net, x[k], ctx)
-            x = x.at[m].set((x[m] - shift) * jnp.exp(-log_scale))
+        for net, move in zip(params, moved, strict=True):
+            log_scale, shift = scale_shift(net, move, x, ctx)
+            x = (x - shift) * jnp.exp(-log_scale)
             log_det -= log_scale.sum()
         return log_det - 0.5 * (x @ x) - 0.5 * dim * math.log(2 * math.pi)
 
     def sample(params: Params, key: jax.Array, ctx: jax.Array) -> jax.Array:
         x = jax.random.normal(key, (dim,))
-        for net, m, k in reversed(list(zip(params, moved, kept, strict=True))):
-            log_scale, shift = scale_shift(net, x[k], ctx)
-            x = x.at[m].set(x[m] * jnp.exp(log_scale) + shift)
+        for net, move in reversed(list(zip(params, moved, strict=True))):
+            log_scale, shift = scale_shift(net, move, x, ctx)
+            x = x * jnp.exp(log_scale) + shift
         return x
 
-    log_bound = float(sum(len(m) for m in moved)) - 0.5 * dim * math.log(2 * math.pi)
+    log_bound = float(moved.sum()) - 0.5 * dim * math.log(2 * math.pi)
     return Flow(init, log_prob, sample, log_bound)

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from uvd.errors import nearest
 from uvd.tasks.task import Task, register
 
 HORIZON = 50
+PIT = (-0.6, 0.6, -0.2)  # PointCliff's: left, right, top
 
 
 class World(NamedTuple):
@@ -73,7 +75,7 @@ def point_cliff(radius: float = 0.15, noise: float = 0.5) -> Task:
     `noise` is the standard deviation added to every action.
     """
     speed = 0.1
-    pit_left, pit_right, pit_top = -0.6, 0.6, -0.2
+    pit_left, pit_right, pit_top = PIT
 
     def in_pit(p: jax.Array) -> jax.Array:
         return (p[0] > pit_left) & (p[0] < pit_right) & (p[1] < pit_top)
@@ -152,6 +154,8 @@ NOISES = {"none": lambda action: jnp.zeros(()), "paper": paper_noise, "code": co
 
 
 def _point_slide(name: str, about: str, radius: float, noise: str) -> Task:
+    if noise not in NOISES:
+        raise nearest(noise, NOISES, "noise")
     top_speed, response, contact, glide, border = 0.15, 0.4, 0.1, 0.9, -0.3
 
     def reset(key: jax.Array) -> World:

@@ -4,12 +4,13 @@ A task on the device is a handful of pure functions over a state pytree. Its epi
 length: a state that ends all hope is absorbing instead of terminal.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
-from uvd.errors import nearest
+from uvd.errors import UserError, nearest
 
 Array = Any
 State = Any
@@ -53,4 +54,13 @@ def make_task(name: str, **settings: Any) -> Task:
     """The built-in task of that id."""
     if name not in TASKS:
         raise nearest(name, TASKS, "task")
+    known = inspect.signature(TASKS[name]).parameters
+    for setting, value in settings.items():
+        if setting not in known:
+            raise nearest(setting, known, f"setting of {name}")
+        kind = type(known[setting].default)
+        try:
+            settings[setting] = kind(value)
+        except ValueError:
+            raise UserError(f"{name}: {setting} takes a {kind.__name__}, not '{value}'") from None
     return TASKS[name](**settings)

@@ -22,14 +22,13 @@ from uvd.agents import get_algorithm
 from uvd.agents.agent import Agent, Spec
 from uvd.agents.td3 import TD3Config
 from uvd.core.replay import Episode
-from uvd.errors import UserError
+from uvd.errors import Stopped, UserError
 from uvd.program import Learner, Program, make_program, make_spec
 from uvd.progress import RunProgress
 from uvd.runs import Run
 from uvd.settings import RunSettings, build, check, flatten, override
 from uvd.tasks import Task, make_task
 
-SAVE_SECONDS = 30.0  # at most this much work is lost by a kill
 UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the call
 
 
@@ -60,17 +59,23 @@ class Plan:
 
 
 def make_config(
-    algorithm: str, task: str, preset: str, run: dict[str, Any], settings: dict[str, Any]
+    algorithm: str,
+    task: str,
+    preset: str,
+    run: dict[str, Any],
+    settings: dict[str, Any],
+    task_settings: dict[str, Any],
 ) -> dict[str, Any]:
     """What `config.toml` holds: enough to run it again. Refuses what cannot work."""
     config = build(algorithm, preset, settings)
-    made = make_task(task)
+    made = make_task(task, **task_settings)
     plan = override(RunSettings(), run)
     check(config, plan, made.horizon)
     return {
         "algorithm": algorithm,
         "task": task,
         "preset": preset,
+        "task_settings": task_settings,
         "run": dataclasses.asdict(plan),
         "settings": flatten(config),
     }
@@ -81,7 +86,7 @@ def make_plan(config: dict[str, Any]) -> Plan:
     algorithm = get_algorithm(config["algorithm"])
     settings = override(algorithm.config(), config["settings"])
     run = override(RunSettings(), config["run"])
-    task = make_task(config["task"])
+    task = make_task(config["task"], **config.get("task_settings", {}))
     check(settings, run, task.horizon)
     td3 = getattr(settings, "td3", settings)
     per_cycle = run.envs * task.horizon
@@ -190,10 +195,10 @@ def _resume(
     )
 
 
-def train_run(run: Run, quiet: bool = False) -> bool:
+def train_run(run: Run, quiet: bool = False) -> None:
     """Trains a run's folder to its end, from its newest checkpoint if there is one.
 
-    Returns False if the user stopped it; it can be resumed then.
+    Raises `Stopped` if the user stopped it (it is saved then), `UserError` if it cannot go on.
     """
     plan = make_plan(run.config)
     program, log = plan.program, run.episodes()
@@ -245,14 +250,14 @@ def train_run(run: Run, quiet: bool = False) -> bool:
                     float(np.mean(result["eval/success_ever"])),
                 )
             progress.advance(step)
-            if cycle % plan.cycles_per_report == 0 and cycle == plan.total_cycles:
+            if cycle == plan.total_cycles:
                 save()
             elif stop_asked():
                 save()
-                progress.say(f"stopped at step {step:,}; go on with: uvd train --resume {run.path}")
-                return False
-            elif time.monotonic() - saved > SAVE_SECONDS:
+                raise Stopped(
+                    f"stopped at step {step:,}; go on with: uvd train --resume {run.path}"
+                )
+            elif time.monotonic() - saved > plan.run.save_seconds:
                 save()
                 saved = time.monotonic()
     run.close()
-    return True

@@ -1,0 +1,424 @@
+"""Figures from run folders: learning curves, the density over goals, paths around the pit."""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle, Rectangle
+
+from uvd import api
+from uvd.agents import get_algorithm
+from uvd.agents.td3 import HEADS, critic_outputs
+from uvd.agents.uvd import LONG, SHORT, UVDConfig, UVDState, make_density
+from uvd.collect.device import Exploration, explore, rollouts
+from uvd.core.policy import Policy, act
+from uvd.errors import UserError, nearest
+from uvd.experiments import statistics
+from uvd.runs import Run
+from uvd.settings import override
+from uvd.tasks import TASKS, point
+from uvd.tasks.task import Task
+
+# Okabe and Ito's palette, which colour-blind readers tell apart. An algorithm keeps its colours in
+# every figure: the first is its own, the others are for variants (HER: one for each strategy).
+COLORS: dict[str, tuple[str, ...]] = {
+    "td3": ("#777777", "#aaaaaa", "#444444", "#c4c4c4"),
+    "her": ("#e69f00", "#d55e00", "#cc79a7", "#8c6d1f"),
+    "uvd": ("#0072b2", "#56b4e9", "#003f66", "#5e7fa8"),
+}
+OTHERS = ("#009e73", "#000000", "#8a5fbf", "#66b39a")  # algorithms without colours of their own
+HER_COLORS = {"future": 0, "paper": 1, "final": 2, "episode": 3}
+DASHES = ("-", "--", "-.", ":")
+PIT_COLOR, FELL, REACHED, LOST = "#3a3a3a", "#d55e00", "#0072b2", "#999999"
+AXIS_NAMES = {
+    "eval/success_final": "success at the final step",
+    "eval/success_ever": "success at any step",
+}
+MANY = 3  # from this many differing settings on, a run is called by its preset
+
+
+def run_labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each run: its algorithm, and what sets it apart from others of that algorithm."""
+    names = []
+    for config in configs:
+        kin = [c for c in configs if c["algorithm"] == config["algorithm"]]
+        differ = [
+            name
+            for name, value in config["settings"].items()
+            if any(c["settings"].get(name, value) != value for c in kin)
+        ]
+        if len(differ) >= MANY and len({c["preset"] for c in kin}) > 1:
+            parts = [f"preset {config['preset']}"]
+        else:
+            parts = [
+                str(config["settings"][name])
+                if name == "strategy"
+                else f"{name} {config['settings'][name]}"
+                for name in differ
+            ]
+        names.append(config["algorithm"].upper() + (f" ({', '.join(parts)})" if parts else ""))
+    return names
+
+
+class Style(NamedTuple):
+    """How a run is drawn."""
+
+    color: str
+    dashes: str
+
+
+def run_styles(configs: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[str, Style]:
+    """A colour and a line for each label; the same label looks the same in every figure."""
+    styles: dict[str, Style] = {}
+    places = {name: count() for name in [*COLORS, "others"]}
+    for config, label in sorted(zip(configs, labels), key=lambda pair: pair[1]):
+        if label in styles:
+            continue
+        algorithm = config["algorithm"]
+        palette = COLORS.get(algorithm, OTHERS)
+        place = next(places[algorithm if algorithm in COLORS else "others"])
+        if algorithm == "her":
+            place = HER_COLORS.get(config["settings"]["strategy"], place)
+        styles[label] = Style(palette[place % len(palette)], DASHES[place % len(DASHES)])
+    return styles
+
+
+def _metric(run: Run, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps of the reports that have the metric, and its values `[seeds, reports]`."""
+    rows = run.rows()
+    if not rows:
+        raise UserError(f"{run.path} has no reports yet; go on with: uvd train --resume {run.path}")
+    having = [row for row in rows if isinstance(row.get(metric), list)]
+    if not having:
+        known = {name for row in rows for name, value in row.items() if isinstance(value, list)}
+        raise nearest(metric, known, f"metric of {run.path}")
+    values = np.array([row[metric] for row in having], float).T  # None, not finite, becomes NaN
+    return np.array([row["step"] for row in having]), values
+
+
+def _pooled(runs: Sequence[Run], metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Runs that differ in their seeds only, as one: at the steps that all of them report."""
+    found = [_metric(run, metric) for run in runs]
+    steps = found[0][0]
+    for other, _ in found[1:]:
+        steps = np.intersect1d(steps, other)
+    if not len(steps):
+        names = ", ".join(str(run.path) for run in runs)
+        raise UserError(f"{names} have the same settings but report at no common step")
+    return steps, np.concatenate([values[:, np.isin(s, steps)] for s, values in found])
+
+
+def _save(figure: Figure, out: Path) -> None:
+    out = Path(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out, dpi=160)
+    except (OSError, ValueError) as error:  # ValueError: a format that Matplotlib does not write
+        raise UserError(f"cannot write {out}: {error}") from error
+
+
+def draw_curves(runs: Sequence[Path], out: Path, metric: str = "eval/success_final") -> None:
+    """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands."""
+    if not runs:
+        raise UserError("there are no runs to draw")
+    opened = [Run.open(path) for path in runs]
+    configs = [run.config for run in opened]
+    labels = run_labels(configs)
+    styles = run_styles(configs, labels)
+    tasks = list(dict.fromkeys(config["task"] for config in configs))
+    columns = min(len(tasks), 3)
+    lines = -(-len(tasks) // columns)
+    figure = Figure(figsize=(0.6 + 4.2 * columns, 0.8 + 3.1 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False)
+    shown: dict[str, Line2D] = {}
+    for ax, task in zip(axes.flat, tasks):
+        groups: dict[str, list[Run]] = {}
+        for run, label in zip(opened, labels):
+            if run.config["task"] == task:
+                groups.setdefault(label, []).append(run)
+        seeds = set()
+        for label, group in groups.items():
+            steps, values = _pooled(group, metric)
+            seeds.add(len(values))
+            middle, low, high = statistics.curve(values)
+            color, dashes = styles[label]
+            thousands = steps / 1000
+            ax.fill_between(thousands, low, high, color=color, alpha=0.18, lw=0)
+            (shown[label],) = ax.plot(thousands, middle, dashes, color=color, lw=1.8)
+        many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)}))
+        ax.set_title(f"{task} ({many} seed{'s' * (max(seeds) > 1)})", fontsize=11)
+        ax.set(xlabel="environment steps, thousands", xlim=(0, None))
+        if metric in AXIS_NAMES:
+            ax.set(ylim=(-0.02, 1.02))
+        ax.grid(color="0.92")
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes.flat[len(tasks) :]:
+        ax.set_visible(False)
+    for ax in axes[:, 0]:
+        ax.set_ylabel(AXIS_NAMES.get(metric, metric))
+    ordered = sorted(shown)
+    figure.legend(
+        [shown[label] for label in ordered],
+        ordered,
+        loc="outside lower center",
+        ncols=min(len(ordered), 2 * columns),
+        frameon=False,
+    )
+    _save(figure, out)
+
+
+def _load(path: Path, tasks: Sequence[str], kind: str, algorithm: str | None = None) -> api.Trained:
+    """A trained run, refused before it is restored if the figure cannot show it."""
+    config = Run.open(path).config
+    if config["task"] not in tasks or algorithm not in (None, config["algorithm"]):
+        raise UserError(f"{path} is {config['algorithm']} on {config['task']}; {kind}")
+    return api.load(path)
+
+
+GRID = 81  # goals along an edge of a map
+EDGE = 1.05  # the maps reach a little beyond the walls at ±1
+ROLLOUTS = 400
+NARROW = 0.05  # kernel of the map of what was reached, where the density was trained without one
+
+
+class Scene(NamedTuple):
+    """What a density map is drawn for: a state, the action there, and what really follows."""
+
+    state: point.World
+    obs: jax.Array
+    action: jax.Array
+    reached: jax.Array  # [roll-outs, steps left, 2] with the exploration of training
+    clean: jax.Array  # the same without exploration
+
+
+def _scene(task: Task, policy: Policy, how: Exploration, episode: int, step: int) -> Scene:
+    key_start, key_noise, key_after, key_clean = jax.random.split(
+        jax.random.fold_in(jax.random.key(3), episode), 4
+    )
+
+    def walk(state: point.World, key: jax.Array) -> tuple[point.World, None]:
+        action = act(policy, task.observe(state), task.goal(state))
+        return task.step(state, action, key), None
+
+    start = task.reset(key_start)
+    state, _ = jax.lax.scan(walk, start, jax.random.split(key_noise, task.horizon)[:step])
+    obs, goal = task.observe(state), task.goal(state)
+    action = act(policy, obs, goal)
+
+    def follow(how: Exploration, key: jax.Array) -> jax.Array:
+        """What is achieved after (state, action) until the episode ends."""
+
+        def go(carry, key):
+            state, last, wild = carry
+            key_explore, key_task = jax.random.split(key)
+            wanted = act(policy, task.observe(state), goal)
+            taken, wild = explore(how, key_explore, wanted, last, wild)
+            state = task.step(state, taken, key_task)
+            return (state, taken, wild), task.achieved(state)
+
+        keys = jax.random.split(key, task.horizon - step)
+        first = task.step(state, action, keys[0])
+        _, later = jax.lax.scan(go, (first, action, jnp.zeros((), bool)), keys[1:])
+        return jnp.concatenate([task.achieved(first)[None], later])
+
+    def many(how: Exploration, key: jax.Array) -> jax.Array:
+        return jax.jit(jax.vmap(lambda k: follow(how, k)))(jax.random.split(key, ROLLOUTS))
+
+    return Scene(state, obs, action, many(how, key_after), many(Exploration(), key_clean))
+
+
+def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: int = 0) -> None:
+    """Over all goals, from one state: what is really reached, the density F that learned it, and Q.
+
+    F is shown as the algorithm uses it, in units of its kernel's peak: the expectation of
+    exp(-|g - achieved|² / 2 smoothing²), a soft probability of achieving g. What was reached is
+    that same expectation over roll-outs with the exploration of training, which is what F models.
+    """
+    points = [name for name in TASKS if name.startswith("Point")]
+    trained = _load(
+        run, points, "density maps need a run of uvd on a point task (uvd list names them)", "uvd"
+    )
+    task, plan = trained.plan.task, trained.plan
+    if not 0 <= step < task.horizon:
+        raise UserError(f"step = {step} is outside the episode: take 0 to {task.horizon - 1}")
+    if episode < 0:
+        raise UserError(f"episode = {episode} must not be negative")
+    agent: UVDState = trained.seed_state(seed)
+    config: UVDConfig = override(get_algorithm("uvd").config(), trained.run.config["settings"])
+    density = make_density(config, plan.spec)
+    head = HEADS[config.td3.critic_head](density.bound, config.td3.critic_start)
+    how = Exploration(config.td3.noise, config.td3.random, config.td3.hold)
+    policy = plan.agent.policy(agent)
+    scene = _scene(task, policy, how, episode, step)
+    achieved, intended = task.achieved(scene.state), task.goal(scene.state)
+
+    axis = jnp.linspace(-EDGE, EDGE, GRID)
+    goals = jnp.stack(jnp.meshgrid(axis, axis), -1).reshape(-1, 2)
+    cycles = trained.step // plan.steps_per_cycle
+    updates = jnp.asarray(max(cycles - plan.warm_cycles, 0) * plan.updates_per_cycle)
+
+    def repeated(x: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(x, (len(goals), *x.shape))
+
+    def learned(horizon: float) -> jax.Array:
+        log_f = density.log_prob(
+            agent.flow, agent.td3.norm, repeated(scene.obs), repeated(scene.action),
+            repeated(achieved), goals, repeated(intended), jnp.full((len(goals), 1), horizon),
+        )  # fmt: skip
+        scaled = jnp.exp(jnp.minimum(log_f + density.log_scale(updates), jnp.log(density.bound)))
+        return scaled / density.bound
+
+    def real() -> jax.Array:
+        width = density.smoothing(updates) if config.smoothing else NARROW
+        unit = width * jnp.asarray(plan.spec.norm.goal_scale)
+        where = scene.reached.reshape(-1, 2)
+        # The kernel is a product over x and y, so its mean over all that was reached is one too.
+        near = jnp.exp(-0.5 * ((axis[:, None, None] - where) / unit) ** 2)
+        return near[..., 1] @ near[..., 0].T / len(where)
+
+    def value() -> jax.Array:
+        obs = repeated(scene.obs)
+        best = act(policy, obs, goals)
+        return head.value(critic_outputs(agent.td3.critic, agent.td3.norm, obs, goals, best)).min(0)
+
+    ahead = f"next {config.horizon} steps" if config.horizon > 1 else "next step"
+    panels = [("really reached, all later steps", real(), "F")]
+    if "density" in (config.td_goals, config.actor_goals):  # else that horizon was not trained
+        panels.append(("F learned, all later steps\n(proposes goals)", learned(LONG), "F"))
+    panels.append((f"F learned, {ahead}\n(enters the target)", learned(SHORT), "near"))
+    panels.append(("Q(s, μ(s; g); g)", value() / density.bound, "Q"))
+    tops: dict[str, float] = {}
+    for _, map_, scale in panels:
+        tops[scale] = max(tops.get(scale, 0.0), float(map_.max()), 1e-6)
+
+    figure = Figure(figsize=(0.4 + 3.4 * len(panels), 4.3), layout="compressed")
+    axes = figure.subplots(1, len(panels), sharey=True)
+    images: dict[str, tuple[list[Axes], AxesImage]] = {}
+    for ax, (title, map_, scale) in zip(axes, panels):
+        # The root of the value as brightness: what is rare but possible stays visible.
+        image = ax.imshow(
+            np.asarray(map_).reshape(GRID, GRID), origin="lower", cmap="viridis",
+            extent=(-EDGE, EDGE, -EDGE, EDGE), norm=PowerNorm(0.5, 0.0, tops[scale]),
+        )  # fmt: skip
+        images.setdefault(scale, ([], image))[0].append(ax)
+        ax.set_title(title, fontsize=10)
+        _mark(ax, task, scene.state)
+    for path in np.asarray(scene.clean[:12]):
+        axes[0].plot(*path.T, color="white", lw=0.5, alpha=0.7)
+    names = {"F": "soft probability of achieving g", "near": "the same", "Q": "share of its bound"}
+    for scale, (where, image) in images.items():
+        figure.colorbar(image, ax=where, location="bottom", aspect=14 * len(where)).set_label(
+            names[scale], fontsize=9
+        )
+    axes[-1].legend(handles=_legend(task, scene.state), **LEGEND)
+    name = f"{task.id}, seed {seed}, episode {episode}, step {step} of {task.horizon}"
+    figure.suptitle(f"{name}: where does this state lead?", fontsize=11)
+    _save(figure, out)
+
+
+# On a dark ground, like the maps: most marks are white.
+LEGEND: dict[str, Any] = {
+    "loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "facecolor": "#3b3b52",
+    "labelcolor": "white", "framealpha": 1.0, "fontsize": 8,
+}  # fmt: skip
+POINT_MARK: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": "black", "ms": 6}
+PUCK_MARK: dict[str, Any] = {"marker": "s", "mfc": "#f5c8dc", "mec": "black", "ms": 7}
+GOAL_MARK: dict[str, Any] = {"marker": "*", "mfc": "#ff7043", "mec": "white", "ms": 11}
+
+
+def _marks(task: Task, state: point.World) -> dict[str, tuple[np.ndarray, dict[str, Any]]]:
+    marks = {"point": (np.asarray(state.point), POINT_MARK)}
+    if not np.array_equal(
+        task.achieved(state), state.point
+    ):  # what is achieved is the puck's place
+        marks["puck"] = (np.asarray(state.puck), PUCK_MARK)
+    return marks | {"intended goal": (np.asarray(task.goal(state)), GOAL_MARK)}
+
+
+def _mark(ax: Axes, task: Task, state: point.World) -> None:
+    for where, mark in _marks(task, state).values():
+        ax.plot(*where, ls="", **mark)
+    goal = np.asarray(task.goal(state))
+    ax.add_patch(Circle((goal[0], goal[1]), task.radius, fill=False, ec="white", lw=1))
+    if task.id == CLIFF:
+        ax.add_patch(_pit(fill=False, ec="white", lw=1, ls="--"))
+    ax.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+
+
+def _legend(task: Task, state: point.World) -> list[Line2D]:
+    marks = _marks(task, state)
+    handles = [Line2D([], [], ls="", label=name, **mark) for name, (_, mark) in marks.items()]
+    handles.append(Line2D([], [], color="white", lw=0.8, label="paths without\nexploration"))
+    if task.id == CLIFF:
+        handles.append(Line2D([], [], color="white", lw=1, ls="--", label="pit"))
+    return handles
+
+
+CLIFF = "PointCliff-v0"
+
+
+def _pit(**style: Any) -> Rectangle:
+    left, right, top = point.PIT
+    return Rectangle((left, -1.0), right - left, top + 1.0, **style)
+
+
+DRAWN = 60  # paths in a panel: enough to see the way, few enough to see each
+
+
+def draw_paths(runs: Sequence[Path], out: Path) -> None:
+    """PointCliff's evaluation episodes, a panel a run: the ways round the pit, and who fell in."""
+    loaded = [_load(path, [CLIFF], f"paths are drawn over the pit of {CLIFF}") for path in runs]
+    if not loaded:
+        raise UserError("there are no runs to draw")
+    labels = run_labels([trained.run.config for trained in loaded])
+    left, right, top = point.PIT
+    figure = Figure(figsize=(0.4 + 3.3 * len(loaded), 4.1), layout="compressed")
+    axes = figure.subplots(1, len(loaded), squeeze=False, sharey=True)[0]
+    for ax, trained, label in zip(axes, loaded, labels):
+        plan = trained.plan
+        play = jax.vmap(
+            lambda state, plan=plan: rollouts(
+                plan.task, Exploration(), plan.agent.policy(state), jax.random.key(1),
+                plan.run.eval_episodes,
+            )
+        )  # fmt: skip
+        played = jax.tree.map(np.asarray, jax.jit(play)(trained.state))
+        # [seed, episode, ...] -> episodes, those of all seeds in turn
+        paths, goals = (
+            np.concatenate(np.swapaxes(x, 0, 1)) for x in (played.achieved, played.goal)
+        )
+        end = paths[:, -1]
+        fell = (end[:, 0] > left) & (end[:, 0] < right) & (end[:, 1] < top)
+        reached = plan.task.success(end, goals)
+        ax.set_title(
+            f"{label}\nreached {100 * reached.mean():.0f} %, fell {100 * fell.mean():.0f} %",
+            fontsize=11,
+        )
+        ax.add_patch(_pit(fc=PIT_COLOR, ec="none"))
+        for path, goal, down, there in zip(paths[:DRAWN], goals, fell, reached):
+            color = FELL if down else REACHED if there else LOST
+            ax.plot(*path.T, color=color, lw=0.7, alpha=0.9 if down else 0.45, zorder=2 + down)
+            ax.plot(*path[0], ".", color="0.2", ms=3, zorder=4)
+            ax.plot(*goal, "*", mfc="#f0e442", mec="0.2", mew=0.4, ms=7, zorder=4)
+            if down:
+                ax.plot(*path[-1], "x", color=FELL, ms=5, zorder=5)
+        ax.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), aspect="equal")
+        ax.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+    handles = [
+        Line2D([], [], color=REACHED, label="at the goal in the end"),
+        Line2D([], [], color=FELL, marker="x", label="fell into the pit"),
+        Line2D([], [], color=LOST, label="neither"),
+        Line2D([], [], ls="", marker=".", color="0.2", label="start"),
+        Line2D([], [], ls="", marker="*", mfc="#f0e442", mec="0.2", ms=8, label="goal"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
+    _save(figure, out)

@@ -1,0 +1,72 @@
+"""Few seeds, honestly summarised: interquartile means with stratified bootstrap intervals.
+
+The interquartile mean (IQM) drops the best and the worst quarter of the runs: steadier than the
+mean when one seed fails, finer than the median. Its interval comes from resampling the seeds, each
+task's among themselves (Agarwal et al. 2021, "Deep RL at the edge of the statistical precipice").
+With fewer than about ten seeds such intervals are somewhat too narrow: 4 seeds can only resample 4.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+RESAMPLES = 5000
+LEVEL = 0.95
+
+
+class Interval(NamedTuple):
+    """An estimate and the ends of its 95 % interval; arrays where it is one for each report."""
+
+    value: NDArray[np.float64] | float
+    low: NDArray[np.float64] | float
+    high: NDArray[np.float64] | float
+
+
+def iqm(scores: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
+    """Mean of what is left without the lowest and the highest quarter (whole runs only)."""
+    ordered = np.sort(np.asarray(scores, float), axis)
+    n = ordered.shape[axis]
+    return np.take(ordered, range(n // 4, n - n // 4), axis).mean(axis)
+
+
+def _resampled(scores: NDArray[np.float64], rng: np.random.Generator, n: int) -> NDArray:
+    """IQMs of `n` resamples of `[tasks, seeds]`: seeds are drawn within their own task."""
+    tasks, seeds = scores.shape
+    pick = rng.integers(seeds, size=(n, tasks, seeds))
+    return iqm(np.take_along_axis(scores[None], pick, 2).reshape(n, -1))
+
+
+def _table(scores: ArrayLike) -> NDArray[np.float64]:
+    table = np.atleast_2d(np.asarray(scores, float))
+    if table.ndim != 2 or not table.size:
+        raise ValueError(f"scores must be [seeds] or [tasks, seeds], got shape {np.shape(scores)}")
+    return table
+
+
+def _between(value: ArrayLike, resampled: NDArray[np.float64]) -> Interval:
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
+    return Interval(*(x if np.ndim(x) else float(x) for x in (np.asarray(value), low, high)))
+
+
+def interval(scores: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """IQM of `[seeds]`, or of `[tasks, seeds]` taken together, with its bootstrap interval."""
+    table, rng = _table(scores), np.random.default_rng(seed)
+    return _between(iqm(table.ravel()), _resampled(table, rng, resamples))
+
+
+def difference(
+    ours: ArrayLike, theirs: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """IQM of one method less that of another; both are resampled, independently."""
+    a, b, rng = _table(ours), _table(theirs), np.random.default_rng(seed)
+    gaps = _resampled(a, rng, resamples) - _resampled(b, rng, resamples)
+    return _between(iqm(a.ravel()) - iqm(b.ravel()), gaps)
+
+
+def curve(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """IQM over seeds of `[seeds, reports]`, for each report; a resample takes whole curves."""
+    curves, rng = np.asarray(values, float), np.random.default_rng(seed)
+    pick = rng.integers(len(curves), size=(resamples, len(curves)))
+    return _between(iqm(curves, 0), iqm(curves[pick], 1))

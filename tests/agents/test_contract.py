@@ -1,0 +1,186 @@
+"""What every algorithm owes the loop: one trace, independent seeds, exact repetition and restore.
+
+Each algorithm is compiled three times at a tiny size (three seeds, one seed, one seed in longer
+calls); all tests read the same few short runs.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from uvd.agents import ALGORITHMS, Spec
+from uvd.core.policy import Norm, act
+from uvd.program import make_program
+from uvd.settings import build, flatten
+from uvd.tasks import make_task
+from uvd.train import state_arrays, state_from_arrays
+
+SEEDS, WARM, CYCLES, CALLS = 3, 1, 2, 3
+SMALL = {
+    "hidden": (16, 16), "flow_hidden": (8, 8), "bijectors": 2, "batch": 32, "capacity": 60,
+    "short": 40, "warmup": 20, "horizon": 3,
+}  # fmt: skip
+TASK = make_task("PointPush-v0")._replace(horizon=8)
+
+
+def spec_of(task):
+    norm = Norm(np.zeros(task.obs_dim), np.ones(task.obs_dim), np.zeros(2), np.ones(2))
+    norm = jax.tree.map(lambda x: x.astype(np.float32), norm)
+    return Spec(task.obs_dim, task.action_dim, task.goal_dim, task.success, norm, (0, 1))
+
+
+@jax.jit
+def one_seed(learner, seed):
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, seed, 1), learner)
+
+
+def same(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+def near(a, b, atol):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-4, atol=atol)
+
+
+@jax.jit
+def fresh(learner):
+    """A copy to train on: a call gives up the buffers of its argument."""
+    return jax.tree.map(jnp.copy, learner)
+
+
+def run(program, learner, cycles=CYCLES, first=0, calls=CALLS):
+    """Trains for some calls; the learner, all episodes and all metrics."""
+    learner, played, logged = fresh(learner), [], []
+    for call in range(calls):
+        cycle = jnp.asarray(first + call * cycles, jnp.int32)
+        learner, episodes, metrics = program.train(learner, cycle)
+        played.append(episodes)
+        logged.append(metrics)
+    return learner, played, logged
+
+
+class Made:
+    """An algorithm's programs, and the run of three seeds that tests compare with."""
+
+    def __init__(self, name):
+        known = flatten(ALGORITHMS[name].config())
+        config = build(name, "default", {k: v for k, v in SMALL.items() if k in known})
+        self.td3 = getattr(config, "td3", config)
+        self.agent = ALGORITHMS[name].make(config, spec_of(TASK))
+        self.many, self.one, self.long = (self.program(n) for n in (CYCLES, CYCLES, 2 * CYCLES))
+        self.start = self.many.init(0, SEEDS)
+        self.end, self.played, self.logged = run(self.many, self.start)
+
+    def program(self, cycles):
+        return make_program(self.agent, TASK, spec_of(TASK), self.td3, 2, cycles, WARM, 4)
+
+
+@pytest.fixture(scope="module", params=sorted(ALGORITHMS))
+def made(request):
+    return Made(request.param)
+
+
+def test_one_trace(made):
+    assert made.many.traces == {"train": 1}
+
+
+def test_metrics_are_finite_and_losses_wait_for_the_warm_up(made):
+    updates = round(2 * TASK.horizon * made.td3.updates_per_step)
+    for call, metrics in enumerate(made.logged):
+        assert {"critic/loss", "critic/q", "critic/target"} <= set(metrics)
+        for name, values in metrics.items():
+            assert np.isfinite(values).all(), name
+            if not name.startswith("collect/"):
+                assert values.shape == (CYCLES, SEEDS, updates)
+        learned = np.asarray(metrics["critic/loss"]) != 0
+        warm = np.arange(CYCLES) + call * CYCLES < WARM
+        assert (learned == ~warm[:, None, None]).all()
+
+
+def test_learning_moves_every_net(made):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(made.end.agent):
+        name = jax.tree_util.keystr(path)
+        if "norm" not in name and "flow_target" not in name:  # without a delay there is no copy
+            before = dict(jax.tree_util.tree_leaves_with_path(made.start.agent))[path]
+            assert (np.asarray(leaf) != np.asarray(before)).any(), name
+
+
+def test_seeds_differ(made):
+    assert not np.array_equal(made.played[0].obs[0], made.played[0].obs[1])
+    leaf = jax.tree.leaves(made.start.agent)[0]
+    assert not np.array_equal(leaf[0], leaf[1])
+
+
+def test_vmapped_seeds_equal_a_loop(made):
+    middle = made.one.init(1, 1)
+    near(middle.agent, one_seed(made.start, 1).agent, 1e-7)
+    same(jax.random.key_data(middle.key), jax.random.key_data(made.start.key[1:2]))
+    for seed in range(SEEDS):
+        alone, played, logged = run(made.one, middle if seed == 1 else one_seed(made.start, seed))
+        near(alone.agent, one_seed(made.end, seed).agent, 1e-4)
+        near(played[0], one_seed(made.played[0], seed), 1e-5)
+        losses = [m["critic/loss"][:, seed] for m in made.logged]
+        near([m["critic/loss"][:, 0] for m in logged], losses, 1e-4)
+    assert made.one.traces == {"train": 1}
+
+
+def test_same_key_same_result(made):
+    again, played, logged = run(made.many, made.start)
+    same(state_arrays(again.agent), state_arrays(made.end.agent))
+    same((played, logged), (made.played, made.logged))
+
+
+def test_restore_continues_exactly(made):
+    part, played, _ = run(made.many, made.start, calls=1)
+    saved = state_arrays(part.agent)
+    assert all(type(x) is np.ndarray for x in saved.values())
+    restored = made.many.replay(fresh(made.start), played[0])
+    same(restored.ring, part.ring)
+    restored = restored._replace(agent=state_from_arrays(made.start.agent, saved))
+    end, _, _ = run(made.many, restored, first=CYCLES, calls=CALLS - 1)
+    same(state_arrays(end.agent), state_arrays(made.end.agent))
+    same(end.ring, made.end.ring)
+
+
+def test_grouping_of_cycles_does_not_matter(made):
+    start = one_seed(made.start, 0)
+    short, _, _ = run(made.one, start, calls=2)
+    long, _, _ = run(made.long, start, cycles=2 * CYCLES, calls=1)
+    same(state_arrays(long.agent), state_arrays(short.agent))
+    same(long.ring, short.ring)
+
+
+def test_saved_policy_acts_the_same_in_numpy_and_jax(made):
+    saved = state_arrays(made.end.agent)
+    state = jax.tree.map(lambda x: x[1], state_from_arrays(made.start.agent, saved))
+    policy = made.agent.policy(state)
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(-1, 1, (50, TASK.obs_dim)).astype(np.float32)
+    goal = rng.uniform(-1, 1, (50, TASK.goal_dim)).astype(np.float32)
+    here = act(jax.tree.map(np.asarray, policy), obs, goal)
+    assert isinstance(here, np.ndarray)
+    np.testing.assert_allclose(here, act(policy, jnp.asarray(obs), jnp.asarray(goal)), atol=1e-6)
+
+
+def test_no_gradient_reaches_the_slow_copies(made):
+    learner = jax.tree.map(lambda x: x[0], made.end)
+
+    @jax.jit
+    def gradient(state):
+        def critic_loss(state):
+            _, metrics = made.agent.update(state, learner.ring, jax.random.key(0), jnp.asarray(1))
+            return metrics["critic/loss"]
+
+        return jax.grad(critic_loss, allow_int=True)(state)
+
+    slow, fast = [], []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient(learner.agent)):
+        name = jax.tree_util.keystr(path)
+        if "_opt" not in name and "norm" not in name:
+            (slow if "_target" in name else fast).append((name, float(abs(leaf).max())))
+    assert len(slow) > 6
+    assert all(size == 0 for _, size in slow), slow
+    assert any(size > 0 for name, size in fast if ".critic" in name)

@@ -1,0 +1,16 @@
+"""What all tests share: fast compilation and repeatable properties."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("uvd", deadline=None, derandomize=True)
+settings.load_profile("uvd")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Quick tests run small programs once or twice: compiling them costs far more than running
+    # them. Learning checks run long and want them fast.
+    if config.option.markexpr != "slow":
+        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")

@@ -1,0 +1,58 @@
+"""Feature ranges map data to [-1, 1], and what never moves neither blows up nor counts."""
+
+import numpy as np
+
+from uvd.core.normalize import FLOOR, fit_norm, live_features, ranges
+
+
+def data():
+    """Columns: wide, narrow but alive, constant, and a tremble far below the floor."""
+    x = np.random.default_rng(0).uniform(-1, 1, (500, 4))
+    x[:, 0] = 10 * x[:, 0] + 5
+    x[:, 1] = 0.05 * x[:, 1] - 2
+    x[:, 2] = 7.0
+    x[:, 3] = 1e-4 * x[:, 3]
+    return x
+
+
+def test_live_columns_fill_the_unit_range():
+    x = data()
+    shift, scale = ranges(x)
+    y = (x - shift) / scale
+    np.testing.assert_allclose(y[:, :2].min(0), -1, atol=1e-9)
+    np.testing.assert_allclose(y[:, :2].max(0), 1, atol=1e-9)
+
+
+def test_dead_columns_take_the_widest_range():
+    x = data()
+    shift, scale = ranges(x)
+    np.testing.assert_allclose(scale[2:], scale[0])
+    y = (x - shift) / scale
+    assert (y[:, 2] == 0).all()
+    assert abs(y[:, 3]).max() < FLOOR
+
+
+def test_floor_is_a_share_of_the_widest():
+    x = np.array([[0.0, 0.0, 0.0], [1000.0, 1.01, 0.99]])
+    assert ranges(x)[1].tolist() == [500.0, 0.505, 500.0]
+    assert live_features(x) == (0, 1)
+
+
+def test_all_dead_columns_do_not_divide_by_zero():
+    shift, scale = ranges(np.full((5, 2), 3.0))
+    assert shift.tolist() == [3, 3]
+    assert (scale > 0).all()
+    assert live_features(np.full((5, 2), 3.0)) == ()
+
+
+def test_live_features():
+    assert live_features(data()) == (0, 1)
+
+
+def test_fit_norm_keeps_obs_and_goals_apart():
+    norm = fit_norm(data(), np.array([[0.0, 1.0], [2.0, 5.0]]))
+    assert all(x.dtype == np.float32 for x in norm)
+    np.testing.assert_allclose(norm.goal_shift, [1, 3])
+    np.testing.assert_allclose(norm.goal_scale, [1, 2])
+    assert norm.obs_shift.shape == norm.obs_scale.shape == (4,)
+    np.testing.assert_allclose(norm.obs_scale[0], 10, rtol=0.02)

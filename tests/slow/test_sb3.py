@@ -1,0 +1,41 @@
+"""Our tasks under somebody else's learner: Stable-Baselines3, which `make test-slow` installs."""
+
+import gymnasium
+import pytest
+
+import uvd.tasks.gym  # noqa: F401  registers the tasks
+from uvd.tasks import TASKS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_stable_baselines_checker(name):
+    from stable_baselines3.common.env_checker import check_env
+
+    check_env(gymnasium.make(name).unwrapped)
+
+
+def test_her_of_stable_baselines_learns_to_reach():
+    from stable_baselines3 import SAC, HerReplayBuffer
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    model = SAC(
+        "MultiInputPolicy",
+        gymnasium.make("PointReach-v0"),
+        replay_buffer_class=HerReplayBuffer,
+        replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"},
+        learning_starts=500,
+        batch_size=256,
+        gamma=0.95,
+        learning_rate=1e-3,
+        policy_kwargs={"net_arch": [64, 64]},
+        device="cpu",
+        seed=0,
+    )
+    model.learn(8_000)
+    # The model's own environment is the one it has wrapped in a monitor.
+    returns, _ = evaluate_policy(model, model.get_env(), 50, return_episode_rewards=True)
+    # A step not at the goal costs one and no way takes 20 steps; chance alone leaves nearly all
+    # episodes at -50.
+    assert sum(r > -40 for r in returns) >= 30

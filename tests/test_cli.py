@@ -1,0 +1,70 @@
+"""The command line: what it prints, and how it refuses."""
+
+from pathlib import Path
+
+import pytest
+
+from uvd.cli import main
+
+
+def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
+    """The one line with which the command line refuses."""
+    assert main(list(args)) == 2
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    assert "Traceback" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["trian"], "unknown command 'trian'; nearest: train"),
+        (["train", "uvdd", "PointPush-v0"], "unknown algorithm 'uvdd'; nearest: uvd"),
+        (["train", "uvd", "PointPsh-v0"], "nearest: PointPush-v0"),
+        (["train", "uvd", "PointPush-v0", "--preset", "papr"], "nearest: paper"),
+        (["train", "uvd", "PointPush-v0", "--gama", "0.9"], "nearest: --gamma"),
+        (["train", "uvd", "PointPush-v0", "--gamma", "1.0"], "gamma = 1.0"),
+        (["train", "her", "PointPush-v0", "--strategy", "futur"], "nearest: future"),
+        (["train", "uvd", "PointPush-v0", "--seeds", "0"], "seeds = 0"),
+        (["train", "uvd", "PointPush-v0", "--short", "1000000"], "short = 1000000 is larger"),
+        (["train", "uvd", "PointPush-v0", "--horizon", "60"], "horizon = 60"),
+        (["train", "uvd", "PointPush-v0", "--capacity", "100"], "capacity = 100"),
+        (["train", "uvd", "PointPush-v0", "--updates-per-step", "0.001"], "updates_per_step"),
+        (["train", "--resume", "no/such/run"], "no/such/run"),
+        (["eval", "no/such/run"], "no/such/run"),
+        (["reproduce", "mini2"], "nearest: mini"),
+    ],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch, args: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert says in refused(capsys, *args)
+    assert not list(tmp_path.iterdir()), "a refused command must leave nothing behind"
+
+
+def test_existing_run_is_refused_by_both_names(
+    capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    tiny = ["--hidden", "8", "--batch=8", "--envs=2", "--steps=200", "--warmup=100"]
+    args = ["train", "td3", "PointReach-v0", f"--out={tmp_path / 'r'}", *tiny]
+    assert main(args) == 0
+    text = refused(capsys, *args)
+    assert "--resume" in text
+    assert "--overwrite" in text
+    assert main(["eval", str(tmp_path / "r"), "--episodes", "3"]) == 0
+    assert "ever reached" in capsys.readouterr().out
+    assert main([*args, "--overwrite"]) == 0
+
+
+def test_list_and_help(capsys: pytest.CaptureFixture) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert all(w in text for w in ("uvd", "her", "td3", "PointPush-v0", "PointCliff-v0", "paper"))
+    assert main(["--help"]) == 0
+    assert "uvd train ALGORITHM TASK" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "uvd", "--help"])
+    assert stop.value.code == 0
+    assert "Spatial smoothing" in capsys.readouterr().out
