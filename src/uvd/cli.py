@@ -242,6 +242,8 @@ class Reproduce:
     """Seeds of every run."""
     tasks: tuple[str, ...] = ()
     """Only these tasks (all point tasks if none is named)."""
+    methods: tuple[str, ...] = ()
+    """Only these methods: td3, her-future, her-final, her-episode, her-paper, uvd."""
 
 
 def _reproduce(args: list[str]) -> None:
@@ -250,7 +252,7 @@ def _reproduce(args: list[str]) -> None:
         raise nearest(made.figure, ["mini"], "experiment")
     from uvd.experiments import mini
 
-    mini.reproduce(made.out, made.seeds, made.tasks)
+    mini.reproduce(made.out, made.seeds, made.tasks, made.methods)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,9 +54,6 @@ class RunProgress:
             left = (self.total - step) / speed if speed else 0.0
             self.console.print(
                 f"{self.name}: step {step:,}/{self.total:,}, {speed:,.0f} steps/s, "
-                f"{left:,.0f} s left, {self.success}"
+                f"{left:,.0f} s left, {self.success}",
+                soft_wrap=True,
             )
-
-    def say(self, line: str) -> None:
-        """A line that stays."""
-        self.console.print(line)

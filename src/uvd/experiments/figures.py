@@ -46,6 +46,12 @@ AXIS_NAMES = {
 MANY = 3  # from this many differing settings on, a run is called by its preset
 
 
+def task_name(config: Mapping[str, Any]) -> str:
+    """A run's task, with those of its settings that are not its defaults."""
+    changed = [f"{name} {value}" for name, value in config.get("task_settings", {}).items()]
+    return config["task"] + (f" ({', '.join(changed)})" if changed else "")
+
+
 def run_labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each run: its algorithm, and what sets it apart from others of that algorithm."""
     names = []
@@ -121,7 +127,7 @@ def _save(figure: Figure, out: Path) -> None:
     out = Path(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out, dpi=160)
+        figure.savefig(out, dpi=160, bbox_inches="tight")
     except (OSError, ValueError) as error:  # ValueError: a format that Matplotlib does not write
         raise UserError(f"cannot write {out}: {error}") from error
 
@@ -134,7 +140,7 @@ def draw_curves(runs: Sequence[Path], out: Path, metric: str = "eval/success_fin
     configs = [run.config for run in opened]
     labels = run_labels(configs)
     styles = run_styles(configs, labels)
-    tasks = list(dict.fromkeys(config["task"] for config in configs))
+    tasks = list(dict.fromkeys(task_name(config) for config in configs))
     columns = min(len(tasks), 3)
     lines = -(-len(tasks) // columns)
     figure = Figure(figsize=(0.6 + 4.2 * columns, 0.8 + 3.1 * lines), layout="constrained")
@@ -143,7 +149,7 @@ def draw_curves(runs: Sequence[Path], out: Path, metric: str = "eval/success_fin
     for ax, task in zip(axes.flat, tasks):
         groups: dict[str, list[Run]] = {}
         for run, label in zip(opened, labels):
-            if run.config["task"] == task:
+            if task_name(run.config) == task:
                 groups.setdefault(label, []).append(run)
         seeds = set()
         for label, group in groups.items():
@@ -155,7 +161,7 @@ def draw_curves(runs: Sequence[Path], out: Path, metric: str = "eval/success_fin
             ax.fill_between(thousands, low, high, color=color, alpha=0.18, lw=0)
             (shown[label],) = ax.plot(thousands, middle, dashes, color=color, lw=1.8)
         many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)}))
-        ax.set_title(f"{task} ({many} seed{'s' * (max(seeds) > 1)})", fontsize=11)
+        ax.set_title(f"{task}, {many} seed{'s' * (max(seeds) > 1)}", fontsize=11)
         ax.set(xlabel="environment steps, thousands", xlim=(0, None))
         if metric in AXIS_NAMES:
             ax.set(ylim=(-0.02, 1.02))
@@ -186,7 +192,8 @@ def _load(path: Path, tasks: Sequence[str], kind: str, algorithm: str | None = N
 
 GRID = 81  # goals along an edge of a map
 EDGE = 1.05  # the maps reach a little beyond the walls at ±1
-ROLLOUTS = 400
+ROLLOUTS = 400  # from which the map of what was reached is made
+PATHS = 12  # drawn over it
 NARROW = 0.05  # kernel of the map of what was reached, where the density was trained without one
 
 
@@ -201,27 +208,20 @@ class Scene(NamedTuple):
 
 
 def _scene(task: Task, policy: Policy, how: Exploration, episode: int, step: int) -> Scene:
-    key_start, key_noise, key_after, key_clean = jax.random.split(
-        jax.random.fold_in(jax.random.key(3), episode), 4
-    )
+    """Plays the episode up to the step, and from there on to its end, many times."""
 
-    def walk(state: point.World, key: jax.Array) -> tuple[point.World, None]:
-        action = act(policy, task.observe(state), task.goal(state))
-        return task.step(state, action, key), None
+    def act_on(policy: Policy, state: point.World) -> jax.Array:
+        return act(policy, task.observe(state), task.goal(state))
 
-    start = task.reset(key_start)
-    state, _ = jax.lax.scan(walk, start, jax.random.split(key_noise, task.horizon)[:step])
-    obs, goal = task.observe(state), task.goal(state)
-    action = act(policy, obs, goal)
-
-    def follow(how: Exploration, key: jax.Array) -> jax.Array:
+    def follow(
+        policy: Policy, how: Exploration, state: point.World, action: jax.Array, key: jax.Array
+    ) -> jax.Array:
         """What is achieved after (state, action) until the episode ends."""
 
-        def go(carry, key):
+        def go(carry: tuple[point.World, jax.Array, jax.Array], key: jax.Array):
             state, last, wild = carry
             key_explore, key_task = jax.random.split(key)
-            wanted = act(policy, task.observe(state), goal)
-            taken, wild = explore(how, key_explore, wanted, last, wild)
+            taken, wild = explore(how, key_explore, act_on(policy, state), last, wild)
             state = task.step(state, taken, key_task)
             return (state, taken, wild), task.achieved(state)
 
@@ -230,10 +230,24 @@ def _scene(task: Task, policy: Policy, how: Exploration, episode: int, step: int
         _, later = jax.lax.scan(go, (first, action, jnp.zeros((), bool)), keys[1:])
         return jnp.concatenate([task.achieved(first)[None], later])
 
-    def many(how: Exploration, key: jax.Array) -> jax.Array:
-        return jax.jit(jax.vmap(lambda k: follow(how, k)))(jax.random.split(key, ROLLOUTS))
+    @jax.jit
+    def play(policy: Policy, key: jax.Array) -> Scene:
+        key_start, key_noise, key_after, key_clean = jax.random.split(key, 4)
+        state, _ = jax.lax.scan(
+            lambda s, k: (task.step(s, act_on(policy, s), k), None),
+            task.reset(key_start),
+            jax.random.split(key_noise, task.horizon)[:step],
+        )
+        action = act_on(policy, state)
+        reached, clean = (
+            jax.vmap(lambda k, how=how: follow(policy, how, state, action, k))(
+                jax.random.split(key, n)
+            )
+            for how, key, n in ((how, key_after, ROLLOUTS), (Exploration(), key_clean, PATHS))
+        )
+        return Scene(state, task.observe(state), action, reached, clean)
 
-    return Scene(state, obs, action, many(how, key_after), many(Exploration(), key_clean))
+    return play(policy, jax.random.fold_in(jax.random.key(3), episode))
 
 
 def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: int = 0) -> None:
@@ -291,7 +305,7 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
         return head.value(critic_outputs(agent.td3.critic, agent.td3.norm, obs, goals, best)).min(0)
 
     ahead = f"next {config.horizon} steps" if config.horizon > 1 else "next step"
-    panels = [("really reached, all later steps", real(), "F")]
+    panels = [("really reached, all later steps\n(exploring as in training)", real(), "F")]
     if "density" in (config.td_goals, config.actor_goals):  # else that horizon was not trained
         panels.append(("F learned, all later steps\n(proposes goals)", learned(LONG), "F"))
     panels.append((f"F learned, {ahead}\n(enters the target)", learned(SHORT), "near"))
@@ -312,7 +326,7 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
         images.setdefault(scale, ([], image))[0].append(ax)
         ax.set_title(title, fontsize=10)
         _mark(ax, task, scene.state)
-    for path in np.asarray(scene.clean[:12]):
+    for path in np.asarray(scene.clean):
         axes[0].plot(*path.T, color="white", lw=0.5, alpha=0.7)
     names = {"F": "soft probability of achieving g", "near": "the same", "Q": "share of its bound"}
     for scale, (where, image) in images.items():
@@ -346,9 +360,9 @@ def _marks(task: Task, state: point.World) -> dict[str, tuple[np.ndarray, dict[s
 
 def _mark(ax: Axes, task: Task, state: point.World) -> None:
     for where, mark in _marks(task, state).values():
-        ax.plot(*where, ls="", **mark)
+        ax.plot(*where, ls="", zorder=5, **mark)
     goal = np.asarray(task.goal(state))
-    ax.add_patch(Circle((goal[0], goal[1]), task.radius, fill=False, ec="white", lw=1))
+    ax.add_patch(Circle((goal[0], goal[1]), task.radius, fill=False, ec="white", lw=1, zorder=4))
     if task.id == CLIFF:
         ax.add_patch(_pit(fill=False, ec="white", lw=1, ls="--"))
     ax.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=(-1, 0, 1), yticks=(-1, 0, 1))
@@ -413,6 +427,7 @@ def draw_paths(runs: Sequence[Path], out: Path) -> None:
                 ax.plot(*path[-1], "x", color=FELL, ms=5, zorder=5)
         ax.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), aspect="equal")
         ax.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+    columns = 5 if len(loaded) > 1 else 2
     handles = [
         Line2D([], [], color=REACHED, label="at the goal in the end"),
         Line2D([], [], color=FELL, marker="x", label="fell into the pit"),
@@ -420,5 +435,5 @@ def draw_paths(runs: Sequence[Path], out: Path) -> None:
         Line2D([], [], ls="", marker=".", color="0.2", label="start"),
         Line2D([], [], ls="", marker="*", mfc="#f0e442", mec="0.2", ms=8, label="goal"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
     _save(figure, out)

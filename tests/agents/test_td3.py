@@ -1,0 +1,262 @@
+"""TD3's parts by hand, and its critic on chains whose values are known in closed form."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from uvd.agents import Spec
+from uvd.agents.td3 import (
+    HEADS,
+    TD3Config,
+    critic_outputs,
+    init_td3,
+    learn,
+    make_td3,
+    next_value,
+    sparse_target,
+)
+from uvd.core.policy import Norm, Policy, act
+from uvd.core.replay import Batch, Episode, init_ring, insert_all
+
+OBS, ACTION, GOAL = 6, 1, 1
+GAMMA = 0.8
+CONFIG = TD3Config(
+    gamma=GAMMA, hidden=(32, 32), batch=64, critic_lr=3e-3, tau=0.1, action_penalty=0.0,
+    policy_delay=2,
+)  # fmt: skip
+
+
+def near(achieved, goal):
+    return ((achieved - goal) ** 2).sum(-1) < 0.01
+
+
+@pytest.fixture(scope="module")
+def spec():
+    norm = Norm(np.zeros(OBS), np.ones(OBS), np.zeros(GOAL), np.ones(GOAL))
+    return Spec(OBS, ACTION, GOAL, near, jax.tree.map(np.float32, norm), (0,))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_head_loss_is_least_at_the_mean_of_the_targets(name):
+    bound = 5.0
+    head = HEADS[name](bound, 0.3)
+    targets = jnp.array([0.5, 1.0, 1.5, 4.0])
+    x = jnp.linspace(-6, 6, 4801)
+    loss = jax.vmap(lambda o: head.loss(o, targets).mean())(x)
+    assert head.value(x[loss.argmin()]) == pytest.approx(float(targets.mean()), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("linear", -50, 50), ("tanh", -5, 5), ("sigmoid", 0, 5)]
+)
+def test_head_range_start_and_utility(name, low, high):
+    head = HEADS[name](5.0, 0.3)
+    x = jnp.array([-50.0, -1.0, 0.0, 1.0, 50.0])
+    value = head.value(x)
+    assert value[0] == pytest.approx(low, abs=1e-4)
+    assert value[-1] == pytest.approx(high, abs=1e-4)
+    assert (jnp.diff(value) >= 0).all()
+    assert head.value(jnp.asarray(head.start)) == pytest.approx(0.3 * 5.0, rel=1e-5)
+    slope = jax.vmap(jax.grad(lambda o: head.utility(o)))(x[1:4])
+    assert (slope > 0).all()
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_critics_start_near_their_start_value(name, spec):
+    config = replace(CONFIG, critic_head=name, critic_start=0.3)
+    head = HEADS[name](5.0, 0.3)
+    state = init_td3(config, head, spec, jax.random.key(0))
+    obs = np.eye(OBS, dtype=np.float32)
+    q = critic_outputs(
+        state.critic, state.norm, obs, np.zeros((OBS, GOAL)), np.zeros((OBS, ACTION))
+    )
+    np.testing.assert_allclose(head.value(q), 1.5, atol=0.15)
+
+
+def transition(n, **changes):
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    batch = Batch(
+        jnp.arange(n), draw(n, OBS), draw(n, ACTION), draw(n, OBS), draw(n, GOAL), draw(n, GOAL),
+        draw(n, GOAL), jnp.zeros(n, bool),
+    )  # fmt: skip
+    return jax.tree.map(
+        jnp.asarray, batch._replace(**{k: jnp.asarray(v) for k, v in changes.items()})
+    )
+
+
+def test_sparse_target_by_hand(spec):
+    head = HEADS["linear"](1 / (1 - GAMMA), 0.0)
+    state = init_td3(CONFIG, head, spec, jax.random.key(1))
+    goal = jnp.array([[0.0], [0.0], [0.0], [0.0], [0.0]])
+    batch = transition(
+        5,
+        next_achieved=[[0.0], [1.0], [1.0], [0.05], [1.0]],
+        terminated=[False, False, True, True, False],
+    )
+    target = sparse_target(CONFIG, head, spec)
+
+    def with_bias(low, high):  # critics that say `low` and `high` whatever they see
+        zero = jax.tree.map(jnp.zeros_like, state.critic)
+        out = jnp.array([[low], [high]])
+        return state._replace(critic_target=zero._replace(biases=(*zero.biases[:-1], out)))
+
+    got, metrics = target(with_bias(-2.0, -1.0), batch, goal, jax.random.key(0))
+    # The smaller of the twins, nothing after an end, the reward of the transition's own s'.
+    np.testing.assert_allclose(got, [-1.6, -2.6, -1.0, 0.0, -2.6], rtol=1e-6)
+    assert metrics["critic/reward"] == pytest.approx(-0.6)
+    # What is possible: no less than -1 for ever, no more than 0.
+    got, _ = target(with_bias(-90.0, -80.0), batch, goal, jax.random.key(0))
+    np.testing.assert_allclose(got, [-5, -5, -1, 0, -5], rtol=1e-6)
+    got, _ = target(with_bias(80.0, 90.0), batch, goal, jax.random.key(0))
+    np.testing.assert_allclose(got, [0, 0, -1, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 3.0])
+def test_target_action_and_its_noise(spec, noise):
+    head = HEADS["linear"](5.0, 0.0)
+    config = replace(CONFIG, target_noise=noise)
+    state = init_td3(config, head, spec, jax.random.key(1))
+    other = init_td3(config, head, spec, jax.random.key(2))
+    state = state._replace(actor_target=other.actor, critic_target=other.critic)
+    n = 4000
+    batch = transition(n, next_obs=np.zeros((n, OBS), np.float32))
+    goal = jnp.zeros((n, GOAL))
+    q, action = next_value(config, head, state, batch, goal, jax.random.key(3))
+    clean = act(Policy(other.actor, state.norm), batch.next_obs, goal)
+    apart = np.asarray(action - clean)
+    assert apart.std() == pytest.approx({0.0: 0.0, 0.1: 0.1, 3.0: 0.47}[noise], rel=0.05)
+    assert abs(apart).max() <= 0.5 + 1e-6
+    both = critic_outputs(other.critic, state.norm, batch.next_obs, goal, action)
+    np.testing.assert_allclose(q, both.min(0), rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def step(spec):
+    """One `learn` at update `i`, for an actor that starts at 4 and moves every second time."""
+    config = replace(CONFIG, actor_start=4, batch=8)
+    head = HEADS["tanh"](5.0, 0.0)
+    target = sparse_target(config, head, spec)
+    batch = transition(8)
+
+    @jax.jit
+    def one(state, i):
+        return learn(
+            config, head, state, batch, batch.goal, target, lambda: batch.goal, jax.random.key(0), i
+        )[0]
+
+    return config, init_td3(config, head, spec, jax.random.key(0)), one
+
+
+def differs(a, b):
+    return any((x != y).any() for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_policy_delay_and_actor_start(step):
+    _, state, one = step
+    for i in range(9):
+        after = one(state, jnp.asarray(i))
+        assert differs(after.critic, state.critic)
+        assert differs(after.critic_target, state.critic_target) == (i % 2 == 0)
+        moves = i % 2 == 0 and i >= 4
+        assert differs(after.actor, state.actor) == moves
+        assert differs(after.actor_target, state.actor_target) == moves
+        state = after
+
+
+@pytest.mark.parametrize("i", [0, 4])
+def test_slow_copies_follow_by_tau(step, i):
+    config, state, one = step
+    after = one(state, jnp.asarray(i))
+    for name in ("critic", "actor"):
+        online, before = getattr(after, name), getattr(state, f"{name}_target")
+        expected = jax.tree.map(lambda o, b: (1 - config.tau) * b + config.tau * o, online, before)
+        got = getattr(after, f"{name}_target")
+        jax.tree.map(lambda e, g: np.testing.assert_allclose(g, e, atol=1e-6), expected, got)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_actor_ascends_the_first_critic(spec, sign):
+    """Critics that value ±a: the action moves that way, and the penalty alone pulls it to 0."""
+    config = replace(CONFIG, hidden=(4,), actor_lr=1e-2, critic_lr=1e-9, action_penalty=0.1)
+    head = HEADS["linear"](5.0, 0.0)
+    state = init_td3(config, head, spec, jax.random.key(0))
+    critic = jax.tree.map(jnp.zeros_like, state.critic)
+    slope = critic.weights[0].at[0, -1, 0].set(1.0).at[0, -1, 1].set(-1.0)  # a and -a
+    out = critic.weights[1].at[0, 0, 0].set(sign).at[0, 1, 0].set(-sign)
+    state = state._replace(critic=critic._replace(weights=(slope, out)))
+    batch = transition(16)
+
+    @jax.jit
+    def train(state):
+        def body(state, i):
+            target = lambda *_: (jnp.zeros(16), {})  # noqa: E731
+            return learn(
+                config, head, state, batch, batch.goal, target, lambda: batch.goal,
+                jax.random.key(0), i,
+            )  # fmt: skip
+
+        return jax.lax.scan(body, state, jnp.arange(0, 400, 2))[0]
+
+    action = act(Policy(train(state).actor, state.norm), batch.obs, batch.goal)
+    assert (sign * action > 0.9).all()
+    alone = state._replace(critic=critic)
+    action = act(Policy(train(alone).actor, state.norm), batch.obs, batch.goal)
+    assert abs(action).max() < 0.05
+
+
+FAR = 5.0  # a goal that nothing achieves
+
+
+def probe_ring():
+    """Chains, told apart by a one-hot observation, with random actions that change nothing.
+
+    0 -> 1 -> end, the goal achieved at the end or never; 3 -> 3 for ever, at its goal or never.
+    """
+    rng = np.random.default_rng(0)
+    hot = np.eye(OBS, dtype=np.float32)
+    chain, loop = hot[[0, 1, 2]], hot[[3, 3, 3]]
+    paths = [(chain, [0, 0, 1], 1.0, True), (chain, [0, 0, 1], FAR, True)]
+    paths += [(loop, [2, 2, 2], 2.0, False), (loop, [2, 2, 2], FAR, False)]
+    stacked = Episode(
+        jnp.asarray([p[0] for p in paths] * 8),
+        jnp.asarray(rng.uniform(-1, 1, (32, 2, ACTION)), jnp.float32),
+        jnp.asarray([np.reshape(p[1], (3, 1)) for p in paths] * 8, jnp.float32),
+        jnp.asarray([[p[2]] for p in paths] * 8, jnp.float32),
+        jnp.full(32, 2, jnp.int32),
+        jnp.asarray([p[3] for p in paths] * 8),
+        jnp.zeros(32, bool),
+    )
+    return insert_all(init_ring(96, OBS, ACTION, GOAL), stacked)
+
+
+@pytest.mark.parametrize("head", ["linear", "tanh"])
+def test_values_of_known_chains(spec, head):
+    config = replace(CONFIG, critic_head=head, actor_start=10_000)
+    agent = make_td3(config, spec)
+
+    @jax.jit
+    def train(key):
+        ring, state = probe_ring(), agent.init(key, spec)
+        steps = jnp.arange(600)
+        keys = jax.random.split(key, len(steps))
+        return jax.lax.scan(lambda s, xs: agent.update(s, ring, *xs), state, (keys, steps))[0]
+
+    state = train(jax.random.key(0))
+    cases = {  # (state, goal): value
+        (0, 1.0): -1.0,
+        (1, 1.0): 0.0,
+        (0, FAR): -1.0 - GAMMA,
+        (1, FAR): -1.0,
+        (3, 2.0): 0.0,
+        (3, FAR): -1 / (1 - GAMMA),
+    }
+    obs = np.eye(OBS, dtype=np.float32)[[s for s, _ in cases]]
+    goal = np.array([[g] for _, g in cases], np.float32)
+    value = HEADS[head](1 / (1 - GAMMA), 0.0).value
+    for action in (-0.5, 0.0, 0.5):
+        q = critic_outputs(state.critic, state.norm, obs, goal, np.full((6, 1), action, "f4"))
+        np.testing.assert_allclose(value(q), [list(cases.values())] * 2, atol=0.1)

@@ -1,0 +1,155 @@
+"""Exploration keeps its promises, and a roll-out's rows are what the task really did."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from uvd.collect.device import Exploration, explore, rollout, rollouts
+from uvd.core.nets import init_mlp
+from uvd.core.policy import Norm, Policy, act
+from uvd.evaluation import evaluate_policy, successes
+from uvd.tasks import make_task
+
+STEPS = 30_000
+
+
+@jax.jit
+def chain(noise, share, hold, action):
+    """One long walk of `explore` around a constant action."""
+
+    def body(carry, key):
+        taken, wild = explore(Exploration(noise, share, hold), key, action, *carry)
+        return (taken, wild), (taken, wild)
+
+    first = (jnp.zeros_like(action), jnp.zeros((), bool))
+    keys = jax.random.split(jax.random.key(0), STEPS)
+    return jax.lax.scan(body, first, keys)[1]
+
+
+def walk(noise=0.0, share=0.0, hold=1, action=(0.0, 0.0)):
+    taken, wild = chain(noise, share, float(hold), jnp.asarray(action))
+    return np.asarray(taken), np.asarray(wild)
+
+
+@pytest.mark.parametrize(("share", "hold"), [(0.3, 1), (0.3, 3), (0.1, 10), (0.8, 4), (1.0, 5)])
+def test_share_and_length_of_random_stretches(share, hold):
+    taken, wild = walk(share=share, hold=hold)
+    # A stretch is one held action: the next may follow at once.
+    fresh = wild & np.r_[True, (taken[1:] != taken[:-1]).any(-1)]
+    stretches = fresh.sum()
+    tolerance = 5 * (hold / STEPS) ** 0.5
+    assert wild.mean() == pytest.approx(share, abs=tolerance)
+    assert wild.sum() / stretches == pytest.approx(hold, rel=5 / stretches**0.5)
+    assert (taken[~wild] == 0).all()
+    drawn = taken[fresh]
+    assert abs(drawn).max() <= 1
+    assert abs(drawn.mean(0)).max() < 5 / (3 * stretches) ** 0.5
+    assert drawn.std(0) == pytest.approx(1 / 3**0.5, rel=5 / stretches**0.5)
+
+
+def test_without_exploration_the_policy_acts():
+    taken, wild = walk(action=(0.3, -0.9))
+    assert not wild.any()
+    np.testing.assert_array_equal(taken, np.tile(np.float32([0.3, -0.9]), (STEPS, 1)))
+
+
+def test_noise_has_its_width_and_is_clipped():
+    taken, wild = walk(noise=0.2, share=0.3, hold=3)
+    calm = taken[~wild]
+    assert calm.std(0) == pytest.approx(0.2, rel=0.02)
+    assert abs(calm.mean(0)).max() < 0.005
+    assert abs(np.corrcoef(calm.T)[0, 1]) < 0.03
+    held = wild[1:] & wild[:-1] & (taken[1:] == taken[:-1]).all(-1)
+    assert held.mean() == pytest.approx(0.3 * 2 / 3, abs=0.03)  # no noise on a held action
+
+    taken, _ = walk(noise=0.5, action=(0.9, -1.0))
+    assert taken.max() == 1
+    assert taken.min() == -1
+    assert (taken[:, 0] == 1).mean() == pytest.approx(0.4207, abs=0.02)  # P(0.5 z > 0.1)
+    assert (taken[:, 1] == -1).mean() == pytest.approx(0.5, abs=0.02)
+
+
+TASK = make_task("PointSlide-v0")._replace(horizon=20)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    size = TASK.obs_dim, TASK.goal_dim
+    norm = Norm(jnp.zeros(size[0]), jnp.ones(size[0]), jnp.zeros(size[1]), jnp.ones(size[1]))
+    return Policy(init_mlp(jax.random.key(3), (sum(size), 16, TASK.action_dim)), norm)
+
+
+@pytest.fixture(scope="module")
+def replayed(policy):
+    """Episodes, and what stepping the task again with their actions gives."""
+    keys = jax.random.split(jax.random.key(1), 8)
+
+    @jax.jit
+    def play(how):
+        episodes = jax.vmap(lambda k: rollout(TASK, how, policy, k))(keys)
+        # A noise-free task: any key steps it alike.
+        step = lambda s, a: (TASK.step(s, a, jax.random.key(0)),) * 2  # noqa: E731
+
+        def again(key, actions):
+            start = TASK.reset(jax.random.split(key)[0])
+            states = jax.lax.scan(step, start, actions)[1]
+            states = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, states)
+            return jax.vmap(TASK.observe)(states), jax.vmap(TASK.achieved)(states), start.goal
+
+        return episodes, jax.vmap(again)(keys, episodes.action)
+
+    return lambda *how: jax.tree.map(np.asarray, play(Exploration(*how)))
+
+
+def test_rows_are_what_the_task_did(replayed):
+    episodes, (obs, achieved, goal) = replayed(0.2, 0.5, 3.0)
+    np.testing.assert_allclose(episodes.obs, obs, atol=1e-5)
+    np.testing.assert_allclose(episodes.achieved, achieved, atol=1e-5)
+    np.testing.assert_array_equal(episodes.goal, goal)
+    assert abs(np.diff(obs, axis=1)).max(-1).min() > 0  # it moved at every step
+    assert episodes.obs.shape[1] == episodes.achieved.shape[1] == TASK.horizon + 1
+    assert episodes.action.shape[1] == TASK.horizon
+    assert (episodes.length == TASK.horizon).all()
+    assert not episodes.terminated.any()  # time ran out: no end
+
+
+def test_actions_are_the_policys_at_the_rows_own_observation(replayed, policy):
+    episodes, _ = replayed(0.0, 0.0, 1.0)
+    goal = np.repeat(episodes.goal[:, None], TASK.horizon, 1)
+    expected = act(jax.tree.map(np.asarray, policy), episodes.obs[:, :-1], goal)
+    np.testing.assert_allclose(episodes.action, expected, atol=1e-5)
+
+
+def test_reached_and_successes_count_every_step_but_the_start(policy):
+    wide = TASK._replace(radius=0.75)
+    episodes = jax.jit(
+        lambda: rollouts(wide, Exploration(0.2, 1.0, 5), policy, jax.random.key(2), 64)
+    )()
+    episodes = jax.tree.map(np.asarray, episodes)
+    gap = np.linalg.norm(episodes.achieved - episodes.goal[:, None], axis=-1)
+    at_goal = gap <= 0.75
+    np.testing.assert_array_equal(episodes.reached, at_goal[:, 1:].any(1))
+    final, ever = successes(wide, episodes)
+    np.testing.assert_array_equal(final, at_goal[:, -1])
+    np.testing.assert_array_equal(ever, at_goal[:, 1:].any(1))
+    assert 0 < final.sum() < 64
+    start = episodes._replace(
+        achieved=np.where(np.arange(21)[:, None] == 0, episodes.goal[:, None], 9)
+    )
+    assert not successes(wide, start)[1].any()
+
+
+def test_evaluation_is_fixed_and_without_exploration(policy):
+    wide = TASK._replace(radius=0.75)
+    key = jax.random.key(4)
+
+    @jax.jit
+    def both():
+        calm = rollouts(wide, Exploration(), policy, key, 32)
+        return evaluate_policy(wide, policy, key, 32), successes(wide, calm)
+
+    result, (final, ever) = both()
+    assert result["eval/success_final"] == pytest.approx(float(final.mean()))
+    assert result["eval/success_ever"] == pytest.approx(float(ever.mean()))
+    assert 0 < final.mean() < 1
