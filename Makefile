@@ -21,7 +21,7 @@ demo: .venv/base ## the paper's argument in miniature: tables and figures in dem
 	$(BIN)/uvd demo
 
 test: .venv/dev  ## the quick tests
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-slow: .venv/dev ## learning checks of minutes, and Stable-Baselines3 on our tasks
 	$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0 '.[slow]'

@@ -12,8 +12,8 @@ import pytest
 
 import uvd
 from uvd.errors import UserError
-from uvd.runs import Run
 from uvd.loop import first_bad, summarise
+from uvd.runs import Run
 
 TINY = {
     "hidden": (16, 16), "flow_hidden": (8, 8), "bijectors": 2, "batch": 32, "envs": 2,

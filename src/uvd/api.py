@@ -80,9 +80,9 @@ def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> T
     """Goes on with a run from its newest good checkpoint, possibly to more steps."""
     run = Run.open(path)
     if steps is not None:
-        # Reports stay where they were planned.
-        every = run.config["run"]["eval_every"] or run.config["run"]["steps"] // 20
-        run.config["run"].update(steps=steps, eval_every=every)
+        run.config["run"]["steps"] = steps
+        make_plan(run.config)  # refuses nonsense before it is written down
+        run.write_config()
     train_run(run, quiet)
     return load(path)
 

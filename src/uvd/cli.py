@@ -61,7 +61,9 @@ def _options(kind: Any) -> set[str]:
             flags |= _options(type(default))
         else:
             flag = f.name.replace("_", "-")
-            flags |= {f"--{flag}", f"--no-{flag}", f"--{f.name}"}
+            flags |= {f"--{flag}", f"--{f.name}"} | (
+                {f"--no-{flag}"} if default is False else set()
+            )
     return flags
 
 
@@ -70,8 +72,8 @@ def _train(args: list[str]) -> None:
     from uvd.agents import get_algorithm
     from uvd.settings import PRESETS, RunSettings, flatten, override
 
-    if args and args[0] == "--resume":
-        return _resume(args[1:])
+    if args and args[0].startswith("--resume"):
+        return _resume([*args[0].split("=")[1:], *args[1:]])
     if not args or args[0] in ("-h", "--help"):
         print(ABOUT)
         return None
@@ -114,9 +116,9 @@ def _whole(word: str) -> str:
     """`1e6` as people write it, for settings that are whole numbers."""
     try:
         number = float(word)
-    except ValueError:
+        return str(int(number)) if "e" in word.lower() and number == int(number) else word
+    except (ValueError, OverflowError):
         return word
-    return str(int(number)) if "e" in word.lower() and number == int(number) else word
 
 
 def _value(args: list[str], flag: str) -> str | None:
@@ -129,7 +131,11 @@ def _value(args: list[str], flag: str) -> str | None:
 
 
 def _print_final(trained: Any) -> None:
-    last = trained.rows()[-1]
+    rows = trained.rows()
+    if not rows:
+        print(f"{trained.run.path}: step {trained.step:,}, no report yet")
+        return
+    last = rows[-1]
     final, ever = last["eval/success_final"], last["eval/success_ever"]
     per_seed = ", ".join(f"{x:.2f}" for x in final)
     print(

@@ -71,6 +71,10 @@ def make_config(
     made = make_task(task, **task_settings)
     plan = override(RunSettings(), run)
     check(config, plan, made.horizon)
+    # Reports keep their places when a run is later resumed to more steps.
+    per_cycle = plan.envs * made.horizon
+    cycles = max(1, round((plan.eval_every or plan.steps / 20) / per_cycle))
+    plan = dataclasses.replace(plan, eval_every=cycles * per_cycle)
     return {
         "algorithm": algorithm,
         "task": task,
@@ -88,10 +92,11 @@ def make_plan(config: dict[str, Any]) -> Plan:
     run = override(RunSettings(), config["run"])
     task = make_task(config["task"], **config.get("task_settings", {}))
     check(settings, run, task.horizon)
+    if run.eval_every < run.envs * task.horizon:
+        raise UserError(f"eval_every = {run.eval_every} is less than one cycle of episodes")
     td3 = getattr(settings, "td3", settings)
     per_cycle = run.envs * task.horizon
-    every = run.eval_every or run.steps / 20
-    per_report = max(1, round(every / per_cycle))
+    per_report = run.eval_every // per_cycle
     updates = round(per_cycle * td3.updates_per_step)
     most = max(1, UPDATES_PER_CALL // updates)
     per_call = max(n for n in range(1, min(most, per_report) + 1) if per_report % n == 0)
@@ -115,9 +120,9 @@ def state_from_arrays(like: Any, arrays: dict[str, np.ndarray]) -> Any:
     """The pytree of `like`'s structure with the named arrays as leaves."""
     leaves, tree = jax.tree_util.tree_flatten_with_path(like)
     names = [jax.tree_util.keystr(path) for path, _ in leaves]
-    missing = [n for n in names if n not in arrays]
-    if missing:
-        raise UserError(f"the checkpoint lacks '{missing[0]}': it was saved with other settings")
+    for name, (_, leaf) in zip(names, leaves, strict=True):
+        if name not in arrays or arrays[name].shape != leaf.shape:
+            raise UserError(f"the checkpoint has no '{name}' of the right shape: other settings")
     return jax.tree_util.tree_unflatten(tree, [jnp.asarray(arrays[n]) for n in names])
 
 
@@ -209,13 +214,19 @@ def train_run(run: Run, quiet: bool = False) -> None:
     )
     begun = saved = time.monotonic()
     pending: list[dict[str, np.ndarray]] = []
+    step = cycle * plan.steps_per_cycle
 
     def seconds() -> float:
         return before + time.monotonic() - begun
 
     def save() -> None:
+        arrays = state_arrays(learner.agent)
+        for key, value in arrays.items():
+            # A loss shows parameters before its step: what the last one did shows only here.
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise UserError(f"{name}: {key} is not finite at step {step:,}; stopped, not saved")
         meta = {"cycle": cycle, "seconds": seconds(), "positions": log.sync()}
-        run.save(cycle * plan.steps_per_cycle, state_arrays(learner.agent), meta)
+        run.save(step, arrays, meta)
 
     progress = RunProgress(name, total, cycle * plan.steps_per_cycle, quiet)
     with progress, interruptible() as stop_asked:
@@ -250,7 +261,7 @@ def train_run(run: Run, quiet: bool = False) -> None:
                     float(np.mean(result["eval/success_ever"])),
                 )
             progress.advance(step)
-            if cycle == plan.total_cycles:
+            if cycle >= plan.total_cycles:
                 save()
             elif stop_asked():
                 save()

@@ -38,7 +38,6 @@ class Program(NamedTuple):
     train: Callable[[Learner, jax.Array], tuple[Learner, Episode, Metrics]]
     replay: Callable[[Learner, Episode], Learner]  # writes logged episodes back into the ring
     evaluate: Callable[[Learner], Metrics]
-    policy: Callable[[Learner], Policy]
     traces: dict[str, int]  # how often each function was traced: once, or speed is lost
 
 
@@ -51,7 +50,8 @@ def random_rollouts(task: Task, key: jax.Array, n: int = 100) -> Episode:
 
 def make_spec(task: Task) -> Spec:
     """What the agent is told of its task; feature ranges come from random roll-outs."""
-    episodes = jax.tree.map(np.asarray, random_rollouts(task, jax.random.key(0)))
+    play = jax.jit(lambda key: random_rollouts(task, key))
+    episodes = jax.tree.map(np.asarray, play(jax.random.key(0)))
     goals = np.concatenate([episodes.achieved.reshape(-1, task.goal_dim), episodes.goal])
     norm = fit_norm(episodes.obs.reshape(-1, task.obs_dim), goals)
     return Spec(
@@ -141,6 +141,5 @@ def make_program(
         jax.jit(train, donate_argnums=0),
         jax.jit(refill, donate_argnums=0),
         jax.jit(evaluate),
-        lambda learner: jax.vmap(agent.policy)(learner.agent),
         traces,
     )

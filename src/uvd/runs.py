@@ -71,7 +71,7 @@ class Run:
             if files or path.is_file():
                 if not overwrite:
                     raise UserError(
-                        f"{path} exists: go on with --resume {path}, or replace it with --overwrite"
+                        f"{path} exists: go on with uvd train --resume {path}, or use --overwrite"
                     )
                 _remove_run(path)
             path.mkdir(parents=True, exist_ok=True)
@@ -91,6 +91,11 @@ class Run:
         if "uvd_version" not in config:
             raise UserError(f"{path} is not a run folder: uvd did not write its config.toml")
         return cls(path, config)
+
+    def write_config(self) -> None:
+        """Writes `config` back: what a resumed run was told must outlive its next kill."""
+        with _blamed(f"write {self.path / 'config.toml'}"):
+            _replace_file(self.path / "config.toml", tomli_w.dumps(self.config).encode())
 
     def report(self, row: dict[str, Any]) -> None:
         """Appends a row: step, updates, seconds, and for each metric a list of one float a seed.

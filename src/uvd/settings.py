@@ -5,6 +5,7 @@ list of names; `build` and `flatten` go between the two.
 """
 
 import dataclasses
+import math
 import typing
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +92,7 @@ def _coerce(name: str, value: Any, default: Any, kind: Any) -> Any:
                 raise ValueError
             return int(number)
         return type(default)(value)
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, KeyError, OverflowError):
         kind = "whole number" if isinstance(default, int) else type(default).__name__
         raise UserError(f"setting '{name}' takes a {kind}, not '{value}'") from None
 
@@ -155,12 +156,27 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
         if name in s and s[name] not in choices:
             raise nearest(str(s[name]), choices, name)
     if td3.critic_head == "sigmoid":
-        _require(0 < td3.critic_start < 1, "critic_start must lie in (0, 1) for a sigmoid critic")
+        _require("combine" in s, "critic_head = sigmoid is for values above 0, so for uvd only")
+    if td3.critic_head != "linear":
+        low = 1e-6 if td3.critic_head == "sigmoid" else -1 + 1e-6
+        _require(
+            low <= td3.critic_start <= 1 - 1e-6,
+            f"critic_start = {td3.critic_start} must lie inside the range of a {td3.critic_head}",
+        )
+    for name, value in s.items():
+        ok = not isinstance(value, float) or math.isfinite(value)
+        _require(ok, f"{name} = {value} must be finite")
+    _require(run.first_seed + run.seeds < 2**31, f"first_seed = {run.first_seed} is too large")
     _require(
         td3.capacity >= horizon * run.envs,
         f"capacity = {td3.capacity} holds no {run.envs} episodes of {horizon} steps",
     )
     if "short" in s:
+        _require(
+            not s["temporal_smoothing"] or s["combine"].startswith("max"),
+            f"temporal_smoothing has no meaning for combine = {s['combine']}, only for a max",
+        )
+        _require(s["bijectors"] <= 40, f"bijectors = {s['bijectors']}: more than 40 overflow")
         _require(
             s["short"] <= td3.capacity,
             f"short = {s['short']} is larger than the long memory (capacity = {td3.capacity})",

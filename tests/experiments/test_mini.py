@@ -14,15 +14,15 @@ SUCCESS = {"td3": 0.1, "her": 0.7, "uvd": 0.9}
 
 
 def fake_training(calls, stop_at=None):
-    """In place of the loop: two reports, from where the run stands, then a checkpoint."""
+    """In place of a process that trains: two reports, from where it stands, and a checkpoint."""
 
-    def train_run(run, quiet=False):
-        calls.append(run.path.name)
-        done = len(run.rows())
-        for i in range(done + 1, 3):
-            if stop_at == (run.path.name, i):
+    def train_process(path):
+        run = Run.open(path)
+        calls.append(path.name)
+        for i in range(len(run.rows()) + 1, 3):
+            if stop_at == (path.name, i):
                 run.close()
-                raise Stopped("stopped")
+                return 130
             seeds, best = run.config["run"]["seeds"], SUCCESS[run.config["algorithm"]]
             row = {"step": i * run.config["run"]["steps"] // 2, "seconds": float(i)}
             final = [best * i / 2 - 0.01 * seed for seed in range(seeds)]
@@ -32,8 +32,9 @@ def fake_training(calls, stop_at=None):
             run.report(row)
         run.save(row["step"], {}, {})
         run.close()
+        return 0
 
-    return train_run
+    return train_process
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def jobs():
 @pytest.fixture
 def calls(monkeypatch):
     made = []
-    monkeypatch.setattr(mini, "train_run", fake_training(made))
+    monkeypatch.setattr(mini, "_train_process", fake_training(made))
     return made
 
 
@@ -55,42 +56,48 @@ def test_the_papers_wording_runs_on_the_cliff_only(jobs):
 
 
 def test_a_complete_run_is_used_again(jobs, calls, tmp_path):
-    first = mini.train_all(jobs[:3], tmp_path, quiet=True)
+    first = mini.train_all(jobs[:3], tmp_path)
     assert calls == [job.name for job in jobs[:3]]
-    assert mini.train_all(jobs[:4], tmp_path, quiet=True)[:3] == first
+    assert mini.train_all(jobs[:4], tmp_path)[:3] == first
     assert calls == [job.name for job in jobs[:4]]
 
 
 def test_a_stopped_run_is_resumed(jobs, calls, tmp_path, monkeypatch):
-    halfway = fake_training(calls, stop_at=(jobs[1].name, 2))
+    path = tmp_path / jobs[1].name
     with monkeypatch.context() as patch:
-        patch.setattr(mini, "train_run", halfway)
-        with pytest.raises(Stopped, match="run 2 of 3; repeat the command"):
-            mini.train_all(jobs[:3], tmp_path, quiet=True)
-    assert not mini.complete(Run.open(tmp_path / jobs[1].name))
-    before = mini.seconds_left(jobs[:3], tmp_path)
-    mini.train_all(jobs[:3], tmp_path, quiet=True)
-    assert calls == [jobs[i].name for i in (0, 1, 1, 2)]
-    assert len(Run.open(tmp_path / jobs[1].name).rows()) == 2
-    assert before > mini.seconds_left(jobs[:3], tmp_path) == 0
+        patch.setattr(mini, "_train_process", fake_training(calls, stop_at=(path.name, 2)))
+        with pytest.raises(Stopped, match=f"{path.name}; repeat the command"):
+            mini.train_all(jobs[:2], tmp_path)
+    assert not mini.complete(Run.open(path))
+    assert mini.seconds_left(jobs[:2], tmp_path) > 0
+    mini.train_all(jobs[:2], tmp_path)
+    assert calls == [jobs[i].name for i in (0, 1, 1)]
+    assert len(Run.open(path).rows()) == 2
+    assert mini.seconds_left(jobs[:2], tmp_path) == 0
+
+
+def test_a_run_that_fails_is_named(jobs, tmp_path, monkeypatch):
+    monkeypatch.setattr(mini, "_train_process", lambda path: 2)
+    with pytest.raises(UserError, match=f"{jobs[0].name} failed"):
+        mini.train_all(jobs[:1], tmp_path)
 
 
 def test_a_last_report_without_its_checkpoint_is_not_complete(jobs, calls, tmp_path):
-    (path,) = mini.train_all(jobs[:1], tmp_path, quiet=True)
+    (path,) = mini.train_all(jobs[:1], tmp_path)
     (path / "checkpoints" / "1000").rename(path / "checkpoints" / ".tmp-1000")
     assert not mini.complete(Run.open(path))
 
 
 def test_a_run_of_other_settings_is_refused_before_any_is_trained(jobs, calls, tmp_path):
-    mini.train_all(jobs[1:2], tmp_path, quiet=True)
+    mini.train_all(jobs[1:2], tmp_path)
     more = mini.make_jobs({PUSH: 1000}, 5, mini.METHODS)
     with pytest.raises(UserError, match="seeds = 3, not 5"):
-        mini.train_all(more, tmp_path, quiet=True)
+        mini.train_all(more, tmp_path)
     assert calls == [jobs[1].name]
 
 
 def test_the_tables_say_what_the_runs_did(jobs, calls, tmp_path):
-    found = mini.scores(mini.train_all(jobs, tmp_path, quiet=True))
+    found = mini.scores(mini.train_all(jobs, tmp_path))
     table = mini.tabulate(found)
     rows = {row[:2]: dict(zip(table.header, row)) for row in table.rows}
     uvd = rows[PUSH, "UVD"]
@@ -110,7 +117,7 @@ def test_the_tables_say_what_the_runs_did(jobs, calls, tmp_path):
 
 
 def test_a_number_that_is_none_shows(jobs, calls, tmp_path):
-    (path,) = mini.train_all(jobs[-1:], tmp_path, quiet=True)
+    (path,) = mini.train_all(jobs[-1:], tmp_path)
     rows = Run.open(path).rows()
     rows[0]["critic/loss"] = [1.0, None, 2.0]
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

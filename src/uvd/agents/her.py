@@ -13,7 +13,16 @@ import jax.numpy as jnp
 
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Spec
 from uvd.agents.td3 import TD3Config, make_sparse
-from uvd.core.replay import Batch, Ring, fetch, future, past_kept, sample, uniform_offset
+from uvd.core.replay import (
+    Batch,
+    Ring,
+    fetch,
+    future,
+    future_uniform,
+    past_kept,
+    sample,
+    uniform_offset,
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class HERConfig:
 
 def _future(ring: Ring, batch: Batch, key: jax.Array) -> jax.Array:
     """A goal achieved later in the same episode."""
-    return future(ring, batch.row, uniform_offset(key, ring.steps_left[batch.row]))
+    return future_uniform(ring, batch.row, key)
 
 
 def _final(ring: Ring, batch: Batch, key: jax.Array) -> jax.Array:

@@ -49,7 +49,7 @@ class TD3Config:
     critic_start: float = 0.0
     """Value at which the critics start, as a share of their bound (sigmoid: in (0, 1))."""
     warmup: int = 1000
-    """Transitions before the first update."""
+    """Transitions collected without learning, rounded up to whole cycles."""
     actor_start: int = 0
     """Updates for which the actor stays frozen."""
     noise: float = 0.2

@@ -13,7 +13,7 @@ dimensions that vary. Its training targets carry Gaussian noise of standard devi
 (the paper's spatial smoothing). In units of that kernel's peak, F(g | s, a) is the expectation of
 exp(-|g - achieved|² / 2 smoothing²): a soft probability of success, at most 1. This is the bound
 of the targets; without smoothing it is the flow's own (`Flow.log_bound`). The success radius of
-the task is never read.
+the task is read by `combine = "reward"` alone.
 """
 
 import math
@@ -52,7 +52,7 @@ class UVDConfig:
         )
     )
     combine: str = "sum"
-    """How density and TD meet in the target: sum, max, max-next or max-paper (docs/uvd.md)."""
+    """How density and TD meet in the target: sum, max, max-next, max-paper, reward."""
     td_goals: str = "density"
     """Goals of the TD update: intended, shuffled, marginal, density, or future (biased)."""
     actor_goals: str = "future"
@@ -120,15 +120,14 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         config.bijectors,
         config.flow_hidden,
     )
-    scale = jnp.asarray(spec.norm.goal_scale)[live]
     smooth = config.smoothing > 0
     bound = config.density_scale * (1.0 if smooth else math.exp(flow.log_bound))
 
     def smoothing(step: jax.Array) -> jax.Array:
-        if not config.smoothing_half:
+        if not smooth or not config.smoothing_half:
             return jnp.asarray(config.smoothing)
         faded = config.smoothing * 0.5 ** (step / config.smoothing_half)
-        return jnp.maximum(faded, config.smoothing_end)
+        return jnp.maximum(faded, min(config.smoothing_end, config.smoothing))
 
     def log_scale(step: jax.Array) -> jax.Array:
         if not smooth:
@@ -140,11 +139,11 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         flag = jnp.broadcast_to(horizon, (*action.shape[:-1], 1))
         return jnp.concatenate([features(norm, obs, intended), action, flag], -1)
 
-    def relative(goal, achieved):
-        return (goal - achieved)[..., live] / scale
+    def relative(norm, goal, achieved):
+        return (goal - achieved)[..., live] / norm.goal_scale[live]
 
     def log_prob(params, norm, obs, action, achieved, goal, intended, horizon, noise=0.0):
-        x = relative(goal, achieved) + noise
+        x = relative(norm, goal, achieved) + noise
         ctx = context(norm, obs, action, intended, horizon)
         return jax.vmap(flow.log_prob, (None, 0, 0))(params, x, ctx)
 
@@ -152,7 +151,7 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         ctx = context(norm, obs, action, intended, horizon)
         keys = jax.random.split(key, len(ctx))
         x = jax.vmap(flow.sample, (None, 0, 0))(params, keys, ctx)
-        return achieved.at[:, live].add(x * scale)
+        return achieved.at[:, live].add(x * norm.goal_scale[live])
 
     return Density(log_prob, sample, flow, dim, smoothing, log_scale, bound)
 
@@ -185,7 +184,7 @@ def _density(density, state, ring, batch, key):
 
 def _future(density, state, ring, batch, key):
     """What was really achieved later: depends on s', so it biases a TD target (this is HER's)."""
-    return replay.future(ring, batch.row, replay.uniform_offset(key, ring.steps_left[batch.row]))
+    return replay.future_uniform(ring, batch.row, key)
 
 
 GOALS: dict[str, GoalChoice] = {
@@ -322,17 +321,19 @@ def make_target(
         q, action = next_value(td3, head, state, batch, goal, key)
         signals = Signals(
             lambda: scaled(state, batch.obs, batch.action, batch.achieved, goal),
-            lambda: scaled(state, batch.next_obs, action, batch.next_achieved, goal),
+            lambda: (
+                scaled(state, batch.next_obs, action, batch.next_achieved, goal) * ~batch.terminated
+            ),
             lambda: density.bound * spec.success(batch.next_achieved, goal),
             q,
             td3.gamma,
             config.temporal_smoothing,
         )
-        target = COMBINE[config.combine](signals)
-        target = jnp.clip(target, 0.0, density.bound)
+        free = COMBINE[config.combine](signals)
+        target = jnp.clip(free, 0.0, density.bound)
         return target, {
             "critic/frac_td": (target <= td3.gamma * q * (1 + 1e-3)).mean(),
-            "critic/target_over_bound_max": target.max() / density.bound,
+            "critic/target_over_bound_max": free.max() / density.bound,  # before the clip
             "actor/abs_action": abs(action).mean(),
         }
 
@@ -359,6 +360,8 @@ def make_uvd(config: UVDConfig, spec: Spec) -> Agent:
                 flow_target=jax.lax.cond(copy, lambda: state.flow, lambda: state.flow_target)
             )
         flow = state.flow_target if config.flow_delay else state.flow
+        # The unit of F is that of the update at which this flow was current.
+        made = step - step % config.flow_delay if config.flow_delay else step
 
         batch = replay.fetch(ring, replay.sample(ring, key_rows, config.td3.batch))
         goal = choose_goals(config.td_goals, config.intended, density, state, ring, batch, key_td)
@@ -372,7 +375,7 @@ def make_uvd(config: UVDConfig, spec: Spec) -> Agent:
 
         td3, metrics = learn(
             config.td3, head, state.td3, batch, goal,
-            make_target(config, spec, density, head, flow, step), actor_goal, key_target, step,
+            make_target(config, spec, density, head, flow, made), actor_goal, key_target, step,
         )  # fmt: skip
         return state._replace(td3=td3), {**density_metrics, **metrics}
 

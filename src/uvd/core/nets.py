@@ -25,7 +25,9 @@ def init_mlp(
         bound = (last_scale if last else 1.0) / max(n, 1) ** 0.5
         weights.append(jax.random.uniform(key_w, (n, m), minval=-bound, maxval=bound))
         bias = jax.random.uniform(key_b, (m,), minval=-bound, maxval=bound)
-        biases.append(jnp.full((m,), last_bias) if last and last_bias is not None else bias)
+        biases.append(
+            jnp.full((m,), last_bias, jnp.float32) if last and last_bias is not None else bias
+        )
     return MLP(tuple(weights), tuple(biases))
 
 

@@ -150,6 +150,11 @@ def future(ring: Ring, row: jax.Array, offset: jax.Array) -> jax.Array:
     return ring.achieved[(row + offset) % len(ring.order)]
 
 
+def future_uniform(ring: Ring, row: jax.Array, key: jax.Array) -> jax.Array:
+    """A goal achieved later in the same episode, each later step as likely as another."""
+    return future(ring, row, uniform_offset(key, ring.steps_left[row]))
+
+
 def past_kept(ring: Ring, row: jax.Array) -> jax.Array:
     """How many earlier rows of the same episode are still there."""
     capacity = len(ring.order)

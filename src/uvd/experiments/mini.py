@@ -152,7 +152,7 @@ def _train_process(path: Path) -> int:
 
 
 def seconds_left(jobs: Sequence[Job], folder: Path) -> float:
-    """A rough guess of what `train_all` will take."""
+    """A rough guess of what `train_all` will take, `AT_ONCE` runs side by side."""
     total = 0.0
     for job in jobs:
         path, steps = folder / job.name, job.run["steps"]
@@ -161,7 +161,7 @@ def seconds_left(jobs: Sequence[Job], folder: Path) -> float:
             steps -= rows[-1]["step"] if rows else 0
         if steps > 0:
             total += COMPILE + PACE[job.algorithm] * job.run["seeds"] * steps / 1000
-    return total
+    return total / AT_ONCE
 
 
 class Score(NamedTuple):

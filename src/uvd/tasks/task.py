@@ -61,6 +61,9 @@ def make_task(name: str, **settings: Any) -> Task:
         kind = type(known[setting].default)
         try:
             settings[setting] = kind(value)
-        except ValueError:
+        except (TypeError, ValueError):
             raise UserError(f"{name}: {setting} takes a {kind.__name__}, not '{value}'") from None
-    return TASKS[name](**settings)
+    task = TASKS[name](**settings)
+    if not task.radius > 0:
+        raise UserError(f"{name}: radius = {task.radius} must be above 0")
+    return task
