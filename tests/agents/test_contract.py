@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from uvd.agents import ALGORITHMS, Spec
-from uvd.core.policy import Norm, act
+from uvd.agents import ALGORITHMS, Agent, Spec
+from uvd.agents.td3 import TD3Config
+from uvd.core.nets import init_mlp
+from uvd.core.policy import Norm, Policy, act
 from uvd.loop import state_arrays, state_from_arrays
 from uvd.program import make_program
 from uvd.settings import build, flatten
@@ -108,10 +110,32 @@ def test_learning_moves_every_net(made):
             assert (np.asarray(leaf) != np.asarray(before)).any(), name
 
 
-def test_seeds_differ(made):
-    assert not np.array_equal(made.played[0].obs[0], made.played[0].obs[1])
+def test_seeds_and_cycles_differ(made):
+    starts = np.concatenate([np.asarray(e.obs)[:, :, 0] for e in made.played], 1)
+    assert len(np.unique(starts.reshape(-1, TASK.obs_dim), axis=0)) == SEEDS * CALLS * CYCLES * 2
     leaf = jax.tree.leaves(made.start.agent)[0]
     assert not np.array_equal(leaf[0], leaf[1])
+
+
+def test_updates_are_numbered_from_the_end_of_the_warm_up_and_never_share_a_key():
+    norm = spec_of(TASK).norm
+    still = Policy(init_mlp(jax.random.key(0), (4, 2), 0.0), jax.tree.map(jnp.asarray, norm))
+    agent = Agent(
+        lambda key, spec: jnp.zeros(()),
+        lambda state, ring, key, step: (
+            state + 1,
+            {"step": step, "rows": ring.last, "key": jax.random.uniform(key)},
+        ),
+        lambda state: still,
+    )
+    td3 = TD3Config(capacity=40, updates_per_step=0.25)  # 4 updates for 2 episodes of 8 steps
+    program = make_program(agent, TASK, spec_of(TASK), td3, 2, 3, 2, 4)
+    learner, _, logged = run(program, program.init(5, 2), cycles=3, calls=2)
+    metrics = {k: np.concatenate([np.asarray(m[k]) for m in logged])[2:] for k in logged[0]}
+    assert (learner.agent == 4 * 4).all()  # cycles after the warm-up, updates in each
+    np.testing.assert_array_equal(metrics["step"][:, 1].ravel(), np.arange(16))
+    np.testing.assert_array_equal(metrics["rows"][:, 0, 0], [48, 64, 80, 96])
+    assert len(np.unique(metrics["key"])) == 2 * 16
 
 
 def test_vmapped_seeds_equal_a_loop(made):

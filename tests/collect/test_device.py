@@ -70,7 +70,7 @@ def test_noise_has_its_width_and_is_clipped():
     assert (taken[:, 1] == -1).mean() == pytest.approx(0.5, abs=0.02)
 
 
-TASK = make_task("PointSlide-v0")._replace(horizon=20)
+TASK = make_task("PointReach-v0")._replace(horizon=20)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_rows_are_what_the_task_did(replayed):
     np.testing.assert_allclose(episodes.obs, obs, atol=1e-5)
     np.testing.assert_allclose(episodes.achieved, achieved, atol=1e-5)
     np.testing.assert_array_equal(episodes.goal, goal)
-    assert abs(np.diff(obs, axis=1)).max(-1).min() > 0  # it moved at every step
+    assert (abs(np.diff(achieved, axis=1)).max(-1) > 0).mean() > 0.9  # so no row fits its neighbour
     assert episodes.obs.shape[1] == episodes.achieved.shape[1] == TASK.horizon + 1
     assert episodes.action.shape[1] == TASK.horizon
     assert (episodes.length == TASK.horizon).all()
@@ -122,18 +122,18 @@ def test_actions_are_the_policys_at_the_rows_own_observation(replayed, policy):
 
 
 def test_reached_and_successes_count_every_step_but_the_start(policy):
-    wide = TASK._replace(radius=0.75)
+    wide = TASK._replace(radius=0.4)
     episodes = jax.jit(
         lambda: rollouts(wide, Exploration(0.2, 1.0, 5), policy, jax.random.key(2), 64)
     )()
     episodes = jax.tree.map(np.asarray, episodes)
     gap = np.linalg.norm(episodes.achieved - episodes.goal[:, None], axis=-1)
-    at_goal = gap <= 0.75
+    at_goal = gap <= 0.4
     np.testing.assert_array_equal(episodes.reached, at_goal[:, 1:].any(1))
     final, ever = successes(wide, episodes)
     np.testing.assert_array_equal(final, at_goal[:, -1])
     np.testing.assert_array_equal(ever, at_goal[:, 1:].any(1))
-    assert 0 < final.sum() < 64
+    assert 0 < final.sum() < ever.sum() < 64
     start = episodes._replace(
         achieved=np.where(np.arange(21)[:, None] == 0, episodes.goal[:, None], 9)
     )
@@ -141,7 +141,7 @@ def test_reached_and_successes_count_every_step_but_the_start(policy):
 
 
 def test_evaluation_is_fixed_and_without_exploration(policy):
-    wide = TASK._replace(radius=0.75)
+    wide = TASK._replace(radius=0.4)
     key = jax.random.key(4)
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Conditional RealNVP (section 2.4 and appendix B): the density that serves as a value function.
+"""Conditional RealNVP (section 2.4, Table 1): the density that serves as a value function.
 
 A chain of affine couplings, each of which scales and shifts one half of the dimensions by amounts
 predicted from the other half and the context. Log-scales pass through tanh, so the density has a
