@@ -16,7 +16,7 @@ SUCCESS = {"td3": 0.1, "her": 0.7, "uvd": 0.9}
 def fake_training(calls, stop_at=None):
     """In place of a process that trains: two reports, from where it stands, and a checkpoint."""
 
-    def train_process(path):
+    def train_process(path, cores):
         run = Run.open(path)
         calls.append(path.name)
         for i in range(len(run.rows()) + 1, 3):
@@ -57,9 +57,9 @@ def test_the_papers_wording_runs_on_the_cliff_only(jobs):
 
 def test_a_complete_run_is_used_again(jobs, calls, tmp_path):
     first = mini.train_all(jobs[:3], tmp_path)
-    assert calls == [job.name for job in jobs[:3]]
+    assert calls == [jobs[i].name for i in (1, 2, 0)]  # the longest first
     assert mini.train_all(jobs[:4], tmp_path)[:3] == first
-    assert calls == [job.name for job in jobs[:4]]
+    assert calls == [jobs[i].name for i in (1, 2, 0, 3)]
 
 
 def test_a_stopped_run_is_resumed(jobs, calls, tmp_path, monkeypatch):
@@ -71,13 +71,13 @@ def test_a_stopped_run_is_resumed(jobs, calls, tmp_path, monkeypatch):
     assert not mini.complete(Run.open(path))
     assert mini.seconds_left(jobs[:2], tmp_path) > 0
     mini.train_all(jobs[:2], tmp_path)
-    assert calls == [jobs[i].name for i in (0, 1, 1)]
+    assert calls == [jobs[i].name for i in (1, 0, 1)]
     assert len(Run.open(path).rows()) == 2
     assert mini.seconds_left(jobs[:2], tmp_path) == 0
 
 
 def test_a_run_that_fails_is_named(jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(mini, "_train_process", lambda path: 2)
+    monkeypatch.setattr(mini, "_train_process", lambda path, cores: 2)
     with pytest.raises(UserError, match=f"{jobs[0].name} failed"):
         mini.train_all(jobs[:1], tmp_path)
 

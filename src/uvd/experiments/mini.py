@@ -8,13 +8,13 @@ import json
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from uvd.loop import make_config
 from uvd.runs import Run
 
 CLIFF = figures.CLIFF
-DEMO_STEPS = {"PointPush-v0": 64_000, CLIFF: 40_000}
+DEMO_STEPS = {"PointPush-v0": 60_000, CLIFF: 36_000}
 DEMO_SEEDS = 4
 DEMO_METHODS = ("td3", "her-future", "her-paper", "uvd")
 CLIFFWALK_SEEDS = 3
@@ -129,8 +129,13 @@ def train_all(jobs: Sequence[Job], folder: Path, at_once: int = 1) -> list[Path]
         else:
             Run.create(path, config)
     todo = [path for path in paths if not complete(Run.open(path))]
+    costs = {p: PACE[j.algorithm] * j.run["steps"] for p, j in zip(paths, jobs)}
+    todo.sort(key=lambda path: -costs[path])  # the longest first, so that none is left over alone
+    cores: SimpleQueue[int | None] = SimpleQueue()
+    for core in range(at_once):
+        cores.put(core if at_once > 1 else None)
     with ThreadPoolExecutor(at_once) as pool:
-        ends = list(pool.map(_train_process, todo))
+        ends = list(pool.map(lambda path: _train_process(path, cores), todo))
     for path, code in zip(todo, ends):
         if code == 130:
             raise Stopped(f"stopped in {path.name}; repeat the command to go on")
@@ -139,16 +144,21 @@ def train_all(jobs: Sequence[Job], folder: Path, at_once: int = 1) -> list[Path]
     return paths
 
 
-def _train_process(path: Path) -> int:
-    """Trains one run in a process of its own, its lines passed on; its exit code."""
-    command = [sys.executable, "-m", "uvd.cli", "train", "--resume", str(path)]
+def _train_process(path: Path, cores: "SimpleQueue[int | None]") -> int:
+    """Trains one run in a process of its own, on a core of its own; its exit code."""
+    core = cores.get()
+    code = "import sys; from uvd.cli import main; "
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        # Threads of two runs on the same cores would wait for each other.
+        code = f"import os; os.sched_setaffinity(0, {{{core}}}); " + code
+    command = [sys.executable, "-c", code + "sys.exit(main(sys.argv[1:]))"]
+    command += ["train", "--resume", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            for line in process.stdout or ():
-                print(line, end="", flush=True)
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-        return process.wait()
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+        end = process.wait()
+    cores.put(core)
+    return end
 
 
 def seconds_left(jobs: Sequence[Job], folder: Path) -> float:
