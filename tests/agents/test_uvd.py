@@ -347,7 +347,14 @@ def test_density_learns_from_the_right_futures(offsets, td_goals):
                 assert last == 1 or stats.chisquare(counts[1:], expected).pvalue > 1e-4
 
 
-def test_delayed_density_is_a_hard_copy():
+def test_delayed_density_is_a_hard_copy(monkeypatch):
+    """Targets read the copy, in the unit (the kernel's width) of the update that made it."""
+
+    def told(config, spec, density, head, flow, step):
+        sums = sum(leaf.sum() for leaf in jax.tree.leaves(flow))
+        return lambda state, batch, goal, key: (jnp.zeros(len(goal)), {"of": step, "sums": sums})
+
+    monkeypatch.setattr("uvd.agents.uvd.make_target", told)
     spec = make_spec(goal_scale=(1.0,), live=(0,))
     config = replace(CONFIG, flow_delay=3, bijectors=2, td_goals="intended")
     agent, ring = make_uvd(config, spec), counting_ring(10)
@@ -355,20 +362,24 @@ def test_delayed_density_is_a_hard_copy():
     @jax.jit
     def run(state):
         def body(state, i):
-            state, _ = agent.update(state, ring, jax.random.fold_in(jax.random.key(0), i), i)
-            return state, (state.flow, state.flow_target)
+            key = jax.random.fold_in(jax.random.key(0), i)
+            state, metrics = agent.update(state, ring, key, i)
+            return state, (state.flow, state.flow_target, metrics)
 
         return jax.lax.scan(body, state, jnp.arange(7))[1]
 
-    flow, slow = jax.tree.map(np.asarray, run(agent.init(jax.random.key(0), spec)))
+    state = agent.init(jax.random.key(0), spec)
+    flow, slow, metrics = jax.tree.map(np.asarray, run(state))
+    copied = np.arange(7) // 3 * 3
     for online, target in zip(jax.tree.leaves(flow), jax.tree.leaves(slow), strict=True):
-        for i in range(7):
-            np.testing.assert_array_equal(target[i], online[i - i % 3])
+        np.testing.assert_array_equal(target, online[copied])
     assert any((leaf[1] != leaf[0]).any() for leaf in jax.tree.leaves(flow))
+    sums = sum(leaf.reshape(7, -1).sum(1) for leaf in jax.tree.leaves(slow))
+    np.testing.assert_allclose(metrics["sums"], sums, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(metrics["of"], copied)
 
 
-# The cliff walk: whether, given (s, a, g), s' is still distributed as P(s' | s, a)
-
+# Whether, given (s, a, g), s' on the cliff walk is still distributed as P(s' | s, a).
 UNBIASED = {
     "intended": True, "shuffled": True, "marginal": True, "density": True, "future": False,
 }  # fmt: skip
