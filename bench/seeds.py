@@ -21,7 +21,8 @@ def time_update(name: str, seeds: int, updates: int = 200) -> float:
     spec = spec_of()
     agent = get_algorithm(name).make(build(name, "paper", CASES[name]), spec)
     ring = filled_ring(20_000)
-    state = jax.vmap(lambda k: agent.init(k, spec))(jax.random.split(jax.random.key(0), seeds))
+    init = jax.jit(jax.vmap(lambda k: agent.init(k, spec)))  # jitted: no two leaves share a buffer
+    state = init(jax.random.split(jax.random.key(0), seeds))
     rings = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), ring)
 
     def many(state, key):

@@ -52,12 +52,10 @@ def make_spec(task: Task) -> Spec:
     """What the agent is told of its task; feature ranges come from random roll-outs."""
     play = jax.jit(lambda key: random_rollouts(task, key))
     episodes = jax.tree.map(np.asarray, play(jax.random.key(0)))
-    goals = np.concatenate([episodes.achieved.reshape(-1, task.goal_dim), episodes.goal])
-    norm = fit_norm(episodes.obs.reshape(-1, task.obs_dim), goals)
-    return Spec(
-        task.obs_dim, task.action_dim, task.goal_dim, task.success, norm,
-        live_features(goals),
-    )  # fmt: skip
+    achieved = episodes.achieved.reshape(-1, task.goal_dim)
+    norm = fit_norm(episodes.obs.reshape(-1, task.obs_dim), achieved, episodes.goal)
+    live = live_features(np.concatenate([achieved, episodes.goal]))
+    return Spec(task.obs_dim, task.action_dim, task.goal_dim, task.success, norm, live)
 
 
 def make_program(

@@ -22,6 +22,7 @@ _PAPER_TD3 = {
     "tau": 0.01, "policy_delay": 2, "target_noise": 0.0, "action_penalty": 0.0,
     "critic_head": "tanh", "critic_start": 0.0, "noise": 0.1, "random": 0.0, "hold": 1,
     "capacity": 1_500_000, "updates_per_step": 1.0, "warmup": 1000, "actor_start": 0,
+    "goal_input": "absolute",
 }  # fmt: skip
 _PAPER_UVD = {
     "actor_lr": 8e-4, "critic_lr": 8e-4, "critic_head": "linear", "combine": "max-paper",
@@ -41,6 +42,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 _CHOICES = {
     "critic_head": list(HEADS),
+    "goal_input": ["relative", "absolute"],
     "strategy": [*STRATEGIES, "paper"],
     "combine": list(COMBINE),
     "td_goals": list(GOALS),

@@ -48,6 +48,8 @@ class TD3Config:
     """Output of the critic: linear, tanh (bounded, squared loss) or sigmoid (bounded, log loss)."""
     critic_start: float = 0.0
     """Value at which the critics start, as a share of their bound (sigmoid: in (0, 1))."""
+    goal_input: str = "relative"
+    """The goal as the nets see it: relative to the achieved one (where observed), or absolute."""
     warmup: int = 1000
     """Transitions collected without learning, rounded up to whole cycles."""
     actor_start: int = 0
@@ -126,6 +128,7 @@ TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array], tuple[jax.Array, Me
 def init_td3(config: TD3Config, head: Head, spec: Spec, key: jax.Array) -> TD3State:
     """Fresh networks, the slow copies equal to them, the critics near their starting value."""
     key_actor, key_critic = jax.random.split(key)
+    norm = spec.norm if config.goal_input == "relative" else spec.norm._replace(seen=None)
     inputs = spec.obs_dim + spec.goal_dim
     actor = init_mlp(key_actor, (inputs, *config.hidden, spec.action_dim), 0.1)
     critic = init_twin(key_critic, (inputs + spec.action_dim, *config.hidden, 1), 0.1, head.start)
@@ -136,7 +139,7 @@ def init_td3(config: TD3Config, head: Head, spec: Spec, key: jax.Array) -> TD3St
         critic,
         optax.adam(config.actor_lr).init(actor),
         optax.adam(config.critic_lr).init(critic),
-        jax.tree.map(jnp.asarray, spec.norm),
+        jax.tree.map(jnp.asarray, norm),
     )
 
 
@@ -165,16 +168,17 @@ def critic_step(
     state: TD3State,
     batch: Batch,
     goal: jax.Array,
+    weight: jax.Array | float,
     target_fn: TargetFn,
     key: jax.Array,
 ) -> tuple[TD3State, Metrics]:
-    """One regression step of both critics towards `target_fn`."""
+    """One regression step of both critics towards `target_fn`, each transition with its weight."""
     target, metrics = target_fn(state, batch, goal, key)
     target = jax.lax.stop_gradient(target)
 
     def critic_loss(critic: MLP) -> tuple[jax.Array, jax.Array]:
         out = critic_outputs(critic, state.norm, batch.obs, goal, batch.action)
-        return head.loss(out, target).mean(1).sum(), head.value(out).mean()
+        return (weight * head.loss(out, target)).mean(1).sum(), head.value(out).mean()
 
     (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
     updates, opt = optax.adam(config.critic_lr).update(grads, state.critic_opt)
@@ -213,13 +217,14 @@ def learn(
     state: TD3State,
     batch: Batch,
     goal: jax.Array,
+    weight: jax.Array | float,
     target_fn: TargetFn,
     actor_goal: Callable[[], jax.Array],
     key: jax.Array,
     step: jax.Array,
 ) -> tuple[TD3State, Metrics]:
     """A critic step and, every `policy_delay`-th time, an actor step on the same observations."""
-    state, metrics = critic_step(config, head, state, batch, goal, target_fn, key)
+    state, metrics = critic_step(config, head, state, batch, goal, weight, target_fn, key)
     state = jax.lax.cond(
         (step % config.policy_delay == 0),
         lambda s: jax.lax.cond(
@@ -257,7 +262,9 @@ def make_sparse(
     def update(state: TD3State, ring: Ring, key: jax.Array, step: jax.Array):
         key_draw, key_target = jax.random.split(key)
         batch, goal = draw(ring, key_draw)
-        return learn(config, head, state, batch, goal, target_fn, lambda: goal, key_target, step)
+        return learn(
+            config, head, state, batch, goal, 1.0, target_fn, lambda: goal, key_target, step
+        )
 
     return Agent(
         lambda key, spec: init_td3(config, head, spec, key),

@@ -57,6 +57,8 @@ class UVDConfig:
     """Goals of the TD update: intended, shuffled, marginal, density, or future (biased)."""
     actor_goals: str = "future"
     """Goals of the actor's update: the same choices, all of them sound here."""
+    share: float = 0.5
+    """Share of true futures among balanced goals."""
     intended: float = 0.2
     """Share of intended goals kept in either update."""
     horizon: int = 1
@@ -96,7 +98,14 @@ class UVDState(NamedTuple):
     flow_opt: optax.OptState
 
 
-SHORT, LONG = 0.0, 1.0  # the density's two horizons: T steps, and all the episode that is left
+# The density's horizons, as it reads them: the T steps of the target, or one offset from all those
+# that are left of the episode.
+SHORT = 0.0
+
+
+def long_horizon(offset: jax.Array) -> jax.Array:
+    """The input that asks the density for what is achieved exactly `offset` steps later."""
+    return 1 + jnp.log(offset.astype(jnp.float32)) / 2
 
 
 class Density(NamedTuple):
@@ -107,6 +116,9 @@ class Density(NamedTuple):
     flow: Flow
     dim: int
     smoothing: Callable[[jax.Array], jax.Array]  # the kernel's width at an update
+    log_kernel: Callable[..., jax.Array]  # (norm, goal, achieved, step), 0 at its peak
+    blur: Callable[..., jax.Array]  # (norm, goal, key, step): a goal with the kernel's noise
+    log_unit: Callable[[jax.Array], jax.Array]  # log of what makes the kernel's peak 1
     log_scale: Callable[[jax.Array], jax.Array]  # log c at an update; c F <= bound
     bound: jax.Array | float
 
@@ -127,20 +139,30 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         if not smooth or not config.smoothing_half:
             return jnp.asarray(config.smoothing)
         faded = config.smoothing * 0.5 ** (step / config.smoothing_half)
-        return jnp.maximum(faded, min(config.smoothing_end, config.smoothing))
+        return jnp.maximum(faded, jnp.minimum(config.smoothing_end, config.smoothing))
+
+    def log_unit(step: jax.Array) -> jax.Array:
+        return dim * jnp.log(smoothing(step) * math.sqrt(2 * math.pi))
 
     def log_scale(step: jax.Array) -> jax.Array:
-        if not smooth:
-            return jnp.log(config.density_scale)
-        log_peak = -dim * jnp.log(smoothing(step) * math.sqrt(2 * math.pi))
-        return jnp.log(config.density_scale) - log_peak
+        return jnp.log(config.density_scale) + (log_unit(step) if smooth else 0.0)
 
     def context(norm, obs, action, intended, horizon):
         flag = jnp.broadcast_to(horizon, (*action.shape[:-1], 1))
-        return jnp.concatenate([features(norm, obs, intended), action, flag], -1)
+        seen = features(norm, obs, intended)
+        if config.horizon == 1:  # one step ahead, what is pursued makes no difference
+            seen = seen.at[..., spec.obs_dim :].multiply(flag != SHORT)
+        return jnp.concatenate([seen, action, flag], -1)
 
     def relative(norm, goal, achieved):
         return (goal - achieved)[..., live] / norm.goal_scale[live]
+
+    def log_kernel(norm, goal, achieved, step):
+        return -((relative(norm, goal, achieved) / smoothing(step)) ** 2).sum(-1) / 2
+
+    def blur(norm, goal, key, step):
+        noise = smoothing(step) * jax.random.normal(key, (len(goal), dim))
+        return goal.at[:, live].add(noise * norm.goal_scale[live])
 
     def log_prob(params, norm, obs, action, achieved, goal, intended, horizon, noise=0.0):
         x = relative(norm, goal, achieved) + noise
@@ -153,38 +175,90 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         x = jax.vmap(flow.sample, (None, 0, 0))(params, keys, ctx)
         return achieved.at[:, live].add(x * norm.goal_scale[live])
 
-    return Density(log_prob, sample, flow, dim, smoothing, log_scale, bound)
-
-
-# (density, state, ring, batch, key) -> goals
-GoalChoice = Callable[[Density, UVDState, Ring, Batch, jax.Array], jax.Array]
-
-
-def _intended(density, state, ring, batch, key):
-    """What the roll-out pursued: fixed before s'."""
-    return batch.goal
-
-
-def _shuffled(density, state, ring, batch, key):
-    """What another roll-out pursued."""
-    return jax.random.permutation(key, batch.goal)
-
-
-def _marginal(density, state, ring, batch, key):
-    """What was achieved at another time: independent of this transition."""
-    return ring.achieved[replay.sample(ring, key, len(batch.row))]
-
-
-def _density(density, state, ring, batch, key):
-    """A likely future of (s, a), drawn from the long-horizon density: it never saw s'."""
-    return density.sample(
-        state.flow, state.td3.norm, key, batch.obs, batch.action, batch.achieved, batch.goal, LONG
+    return Density(
+        log_prob, sample, flow, dim, smoothing, log_kernel, blur, log_unit, log_scale, bound
     )
 
 
-def _future(density, state, ring, batch, key):
+class Goals(NamedTuple):
+    """Goals for a batch, and the weight that each transition has with its goal."""
+
+    goal: jax.Array
+    weight: jax.Array
+
+
+def _plain(goal: jax.Array) -> Goals:
+    return Goals(goal, jnp.ones(len(goal)))
+
+
+# (config, density, state, ring, batch, key, step) -> goals
+GoalChoice = Callable[..., Goals]
+
+
+def _intended(config, density, state, ring, batch, key, step):
+    """What the roll-out pursued: fixed before s'."""
+    return _plain(batch.goal)
+
+
+def _shuffled(config, density, state, ring, batch, key, step):
+    """What another roll-out pursued."""
+    return _plain(jax.random.permutation(key, batch.goal))
+
+
+def _marginal(config, density, state, ring, batch, key, step):
+    """What was achieved at another time: independent of this transition."""
+    return _plain(ring.achieved[replay.sample(ring, key, len(batch.row))])
+
+
+def _proposal(density, state, batch, offset, key):
+    """A likely achievement `offset` steps after (s, a), drawn from the density."""
+    return density.sample(
+        state.flow, state.td3.norm, key, batch.obs, batch.action, batch.achieved, batch.goal,
+        long_horizon(offset)[:, None],
+    )  # fmt: skip
+
+
+def _density(config, density, state, ring, batch, key, step):
+    """A likely future of (s, a), drawn from the long-horizon density: it never saw s'."""
+    key_offset, key_goal = jax.random.split(key)
+    offset = replay.uniform_offset(key_offset, ring.steps_left[batch.row])
+    return _plain(_proposal(density, state, batch, offset, key_goal))
+
+
+def _future(config, density, state, ring, batch, key, step):
     """What was really achieved later: depends on s', so it biases a TD target (this is HER's)."""
-    return replay.future_uniform(ring, batch.row, key)
+    return _plain(replay.future_uniform(ring, batch.row, key))
+
+
+def _balanced(config, density, state, ring, batch, key, step):
+    """True futures and draws from the density, weighted so that s' gains nothing from the goal.
+
+    Given s', a goal is drawn from the mixture m = (1 - share) p + share q, where p = p(g | s, a) is
+    the density's and q = p(g | s, a, s', a') is the true future's. Weighted by p / m, it is
+    distributed as p for every s': unbiased, with weights of at most 1 / (1 - share). Where (s, a)
+    determines s', p is q and all weights are 1: hindsight as it is, where hindsight is sound.
+    """
+    key_offset, key_goal, key_noise, key_who = jax.random.split(key, 4)
+    norm, n = state.td3.norm, len(batch.row)
+    offset = replay.uniform_offset(key_offset, ring.steps_left[batch.row])
+    true = jax.random.uniform(key_who, (n, 1)) < config.share
+    goal = jnp.where(
+        true,
+        density.blur(norm, replay.future(ring, batch.row, offset), key_noise, step),
+        _proposal(density, state, batch, offset, key_goal),
+    )
+    log_p = density.log_prob(
+        state.flow, norm, batch.obs, batch.action, batch.achieved, goal, batch.goal,
+        long_horizon(offset)[:, None],
+    )  # fmt: skip
+    log_later = density.log_prob(
+        state.flow, norm, batch.next_obs, ring.action[(batch.row + 1) % len(ring.order)],
+        batch.next_achieved, goal, batch.goal, long_horizon(jnp.maximum(offset - 1, 1))[:, None],
+    )  # fmt: skip
+    log_now = density.log_kernel(norm, goal, batch.next_achieved, step) - density.log_unit(step)
+    log_q = jnp.where(offset == 1, log_now, log_later)
+    weight = 1 / (1 - config.share + config.share * jnp.exp(jnp.clip(log_q - log_p, -30, 30)))
+    return Goals(goal, weight)
 
 
 GOALS: dict[str, GoalChoice] = {
@@ -192,24 +266,28 @@ GOALS: dict[str, GoalChoice] = {
     "shuffled": _shuffled,
     "marginal": _marginal,
     "density": _density,
+    "balanced": _balanced,
     "future": _future,
 }
 
 
 def choose_goals(
     choice: str,
-    intended: float,
+    config: UVDConfig,
     density: Density,
     state: UVDState,
     ring: Ring,
     batch: Batch,
     key: jax.Array,
-) -> jax.Array:
+    step: jax.Array,
+) -> Goals:
     """Goals by `choice`, a share `intended` of them replaced by the intended ones."""
     key_goal, key_who = jax.random.split(key)
-    keep = jax.random.uniform(key_who, batch.row.shape) < intended
-    goal = GOALS[choice](density, state, ring, batch, key_goal)
-    return jnp.where(keep[:, None], batch.goal, goal)
+    keep = jax.random.uniform(key_who, batch.row.shape) < config.intended
+    goals = GOALS[choice](config, density, state, ring, batch, key_goal, step)
+    return Goals(
+        jnp.where(keep[:, None], batch.goal, goals.goal), jnp.where(keep, 1.0, goals.weight)
+    )
 
 
 class Signals(NamedTuple):
@@ -218,6 +296,7 @@ class Signals(NamedTuple):
     f: Callable[[], jax.Array]  # c F(g | s, a, g)
     f_next: Callable[[], jax.Array]  # c F(g | s', a', g)
     success: Callable[[], jax.Array]  # whether s' achieves g, in units of the bound
+    kernel: Callable[[], jax.Array]  # how near s' comes to g: one sample of c F
     q: jax.Array  # min Q'(s', a'; g)
     gamma: float
     smooth: float  # lambda
@@ -232,6 +311,11 @@ def _sum(s: Signals) -> jax.Array:
 def _reward(s: Signals) -> jax.Array:
     """The same with the task's own sparse reward for F: the density only proposes goals."""
     return (1 - s.gamma) * s.success() + s.gamma * s.q
+
+
+def _sample(s: Signals) -> jax.Array:
+    """The same with one sample of F, the kernel around s': the density only proposes goals."""
+    return (1 - s.gamma) * s.kernel() + s.gamma * s.q
 
 
 def _max(s: Signals) -> jax.Array:
@@ -254,6 +338,7 @@ def _max_paper(s: Signals) -> jax.Array:
 COMBINE: dict[str, Callable[[Signals], jax.Array]] = {
     "sum": _sum,
     "reward": _reward,
+    "sample": _sample,
     "max": _max,
     "max-next": _max_next,
     "max-paper": _max_paper,
@@ -279,16 +364,18 @@ def density_step(
     else:
         ahead = replay.uniform_offset(key_short, limit)
     # The long horizon is only there to propose goals: no need to learn it where it is not used.
-    long = (jnp.arange(n) % 2 == 1) & ("density" in (config.td_goals, config.actor_goals))
+    long = (jnp.arange(n) % 2 == 1) & bool(
+        {"density", "balanced"} & {config.td_goals, config.actor_goals}
+    )
     offset = jnp.where(long, replay.uniform_offset(key_long, left), ahead)
     goal = replay.future(ring, batch.row, offset)
     noise = density.smoothing(step) * jax.random.normal(key_noise, (n, density.dim))
-    flag = jnp.where(long, LONG, SHORT)[:, None]
+    horizon = jnp.where(long, long_horizon(offset), SHORT)[:, None]
 
     def density_loss(flow: Params) -> tuple[jax.Array, jax.Array]:
         log_prob = density.log_prob(
-            flow, state.td3.norm, batch.obs, batch.action, batch.achieved, goal, batch.goal, flag,
-            noise,
+            flow, state.td3.norm, batch.obs, batch.action, batch.achieved, goal, batch.goal,
+            horizon, noise,
         )  # fmt: skip
         return -log_prob.mean(), log_prob
 
@@ -325,6 +412,10 @@ def make_target(
                 scaled(state, batch.next_obs, action, batch.next_achieved, goal) * ~batch.terminated
             ),
             lambda: density.bound * spec.success(batch.next_achieved, goal),
+            lambda: (
+                density.bound
+                * jnp.exp(density.log_kernel(state.norm, goal, batch.next_achieved, step))
+            ),
             q,
             td3.gamma,
             config.temporal_smoothing,
@@ -364,19 +455,23 @@ def make_uvd(config: UVDConfig, spec: Spec) -> Agent:
         made = step - step % config.flow_delay if config.flow_delay else step
 
         batch = replay.fetch(ring, replay.sample(ring, key_rows, config.td3.batch))
-        goal = choose_goals(config.td_goals, config.intended, density, state, ring, batch, key_td)
+
+        def goals_by(choice: str, key: jax.Array) -> Goals:
+            return choose_goals(choice, config, density, state, ring, batch, key, step)
+
+        goals = goals_by(config.td_goals, key_td)
 
         def actor_goal() -> jax.Array:
             if config.actor_goals == config.td_goals:
-                return goal
-            return choose_goals(
-                config.actor_goals, config.intended, density, state, ring, batch, key_actor
-            )
+                return goals.goal
+            return goals_by(config.actor_goals, key_actor).goal
 
         td3, metrics = learn(
-            config.td3, head, state.td3, batch, goal,
+            config.td3, head, state.td3, batch, goals.goal, goals.weight,
             make_target(config, spec, density, head, flow, made), actor_goal, key_target, step,
         )  # fmt: skip
+        metrics["critic/weight"] = goals.weight.mean()
+        metrics["critic/weight_spread"] = goals.weight.std()
         return state._replace(td3=td3), {**density_metrics, **metrics}
 
     return Agent(init, update, lambda s: Policy(s.td3.actor_target, s.td3.norm))

@@ -25,7 +25,13 @@ def live_features(x: np.ndarray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.flatnonzero(spread >= FLOOR * max(float(spread.max()), 1e-6)))
 
 
-def fit_norm(obs: np.ndarray, goals: np.ndarray) -> Norm:
+def find_achieved(obs: np.ndarray, achieved: np.ndarray) -> np.ndarray | None:
+    """For each goal dimension the observation's column that equals it; None if one has none."""
+    same = [np.flatnonzero((obs == column[:, None]).all(0)) for column in achieved.T]
+    return np.array([s[0] for s in same], np.int32) if all(map(len, same)) else None
+
+
+def fit_norm(obs: np.ndarray, achieved: np.ndarray, goals: np.ndarray) -> Norm:
     """Ranges of rows of observations, and of goals both achieved and asked for."""
-    columns = [*ranges(obs), *ranges(goals)]
-    return Norm(*(c.astype(np.float32) for c in columns))
+    columns = [*ranges(obs), *ranges(np.concatenate([achieved, goals]))]
+    return Norm(*(c.astype(np.float32) for c in columns), find_achieved(obs, achieved))

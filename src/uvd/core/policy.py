@@ -35,6 +35,12 @@ class Norm(NamedTuple):
     obs_scale: Array
     goal_shift: Array
     goal_scale: Array
+    seen: Array | None = None  # where the observation shows the achieved goal, if it does
+
+
+def achieved_in(norm: Norm, obs: Array) -> Array:
+    """The achieved goal, read off the observation; without one, the middle of the goals' range."""
+    return norm.goal_shift if norm.seen is None else obs[..., norm.seen]
 
 
 class Policy(NamedTuple):
@@ -45,10 +51,10 @@ class Policy(NamedTuple):
 
 
 def features(norm: Norm, obs: Array, goal: Array) -> Array:
-    """The input that actor, critic and density share: normalised observation and goal."""
+    """The input that actor, critic and density share: the observation, and how far the goal is."""
+    gap = goal - achieved_in(norm, obs)
     return obs.__array_namespace__().concat(
-        [(obs - norm.obs_shift) / norm.obs_scale, (goal - norm.goal_shift) / norm.goal_scale],
-        axis=-1,
+        [(obs - norm.obs_shift) / norm.obs_scale, gap / norm.goal_scale], axis=-1
     )
 
 
