@@ -67,6 +67,10 @@ class RunSettings:
     """The seeds are first_seed, first_seed + 1, ..."""
     save_seconds: float = 30.0
     """Seconds between checkpoints: the most that a kill can cost."""
+    workers: int = 0
+    """Processes that play a Gymnasium environment (0: one a core); results do not depend on it."""
+    episode_seconds: float = 300.0
+    """Seconds after which an environment's episode counts as hung and is played again."""
 
 
 def flatten(config: Any) -> dict[str, Any]:
@@ -135,8 +139,10 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
     _require(0 < s["gamma"] < 1, f"gamma = {s['gamma']} must lie between 0 and 1 (exclusive)")
     for name in ("seeds", "steps", "envs", "eval_episodes"):
         _require(getattr(run, name) >= 1, f"{name} = {getattr(run, name)} must be at least 1")
-    for name in ("eval_every", "first_seed", "save_seconds"):
+    for name in ("eval_every", "first_seed", "save_seconds", "workers"):
         _require(getattr(run, name) >= 0, f"{name} = {getattr(run, name)} must not be negative")
+    seconds = run.episode_seconds
+    _require(seconds > 0, f"episode_seconds = {seconds} must be above 0")
     positive = ("batch", "policy_delay", "hold", "capacity", "horizon", "bijectors", "short")
     for name in positive:
         _require(s.get(name, 1) >= 1, f"{name} = {s.get(name)} must be at least 1")

@@ -262,6 +262,7 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
         run, points, "density maps need a run of uvd on a point task (uvd list names them)", "uvd"
     )
     task, plan = trained.plan.task, trained.plan
+    assert isinstance(task, Task)
     if not 0 <= step < task.horizon:
         raise UserError(f"step = {step} is outside the episode: take 0 to {task.horizon - 1}")
     if episode < 0:
