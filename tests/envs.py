@@ -1,6 +1,7 @@
 """Small goal environments for the tests; worker processes import them as `envs:Id`."""
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -13,7 +14,8 @@ class Line(gym.Env):
     """A point on a plane walks towards a goal.
 
     `ends`: an episode terminates where the point leaves the unit square, so lengths vary.
-    `file`: the first to create this file does what `trouble` says, in the middle of an episode.
+    `trouble`: what happens in the middle of an episode while the file `file` exists; unless
+    `always`, the trouble removes the file.
     """
 
     def __init__(
@@ -49,8 +51,8 @@ class Line(gym.Env):
 
     def step(self, action):
         assert self.action_space.contains(action), action
-        middle, half = (getattr(self.action_space, k) for k in ("low", "high"))
-        way = 2 * (action - middle) / (half - middle) - 1
+        low, high = self.action_space.low, self.action_space.high
+        way = 2 * (action - low) / (high - low) - 1
         self.point = self.point + 0.2 * way + 0.02 * self.np_random.standard_normal(2)
         self.time += 1
         if self.trouble and self.time == 3:
@@ -62,14 +64,14 @@ class Line(gym.Env):
         return obs, float(reward), self.ends and bool(abs(self.point).max() > 1), False, info
 
     def _make_trouble(self) -> None:
+        if not os.path.exists(self.file):
+            return
+        if not self.always:
+            os.remove(self.file)
         if self.trouble == "raise":
             raise RuntimeError("the gripper\nis stuck")
-        try:
-            os.close(os.open(self.file, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            if not self.always:
-                return
         if self.trouble == "die":
+            print("out of gears", file=sys.stderr)
             os._exit(7)
         time.sleep(1000)
 
@@ -90,8 +92,6 @@ class Modules(Line):
     """Tells in its observation whether its process has loaded JAX."""
 
     def _look(self):
-        import sys
-
         return {**super()._look(), "observation": np.array([0.0, 0.0, "jax" in sys.modules])}
 
 

@@ -267,7 +267,7 @@ def _find_reward(name: str, env: gym.Env, seen: _Seen) -> Reward:
         raise UserError(f"{name}: compute_reward gives rewards that are not finite")
     if not np.allclose(single, rewards[:8]):
         raise UserError(f"{name}: compute_reward gives batches other rewards than single goals")
-    low, high = float(rewards.min()), float(rewards.max())
+    low, high = float(rewards.min()), float(rewards.max()) + 0.0  # no negative zero
     if low == high:
         raise UserError(f"{name}: compute_reward gives {low:g} for every pair of goals")
     squared = ((achieved - desired) ** 2).sum(-1)
