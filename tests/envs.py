@@ -64,10 +64,13 @@ class Line(gym.Env):
         return obs, float(reward), self.ends and bool(abs(self.point).max() > 1), False, info
 
     def _make_trouble(self) -> None:
-        if not os.path.exists(self.file):
+        try:
+            if self.always:
+                os.stat(self.file)
+            else:
+                os.remove(self.file)
+        except FileNotFoundError:
             return
-        if not self.always:
-            os.remove(self.file)
         if self.trouble == "raise":
             raise RuntimeError("the gripper\nis stuck")
         if self.trouble == "die":

@@ -145,11 +145,12 @@ def test_lasting_trouble_saves_and_stops_and_the_run_goes_on_later(tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(Run, "save", then_trouble)
         with pytest.raises(
-            UserError, match=r"workers died.*; saved at step 1[58]0, go on with"
+            UserError, match=r"workers died.*; go on with: uvd train --res"
         ) as caught:
             uvd.train("td3", ENV, out=tmp_path / "run", task_settings=own, **settings)
     assert "\n" not in str(caught.value)
     assert workers_of(os.getpid()) == []
+    assert Run.open(tmp_path / "run").restore()[0] == 180  # what could be learned from was
     file.unlink()
     assert uvd.resume(tmp_path / "run", quiet=True).step == 300
 
@@ -227,6 +228,7 @@ def test_loaded_run_acts_and_is_evaluated(whole, capsys):
 def test_actions_are_in_the_environments_units(tmp_path):
     own = {"low": 2.0, "high": 6.0, "says": False, "kind": "square"}
     settings = {**TINY, "steps": 150, "seeds": 1, "short": 250, "combine": "reward"}
+    settings |= {"flow_hidden": (8,), "bijectors": 2}
     trained = uvd.train("uvd", ENV, out=tmp_path / "run", task_settings=own, **settings)
     action = trained.policy()(np.zeros(3), np.zeros(2))
     inner = trained.plan.task.own_action(np.zeros(2, np.float32))
@@ -235,7 +237,8 @@ def test_actions_are_in_the_environments_units(tmp_path):
     assert trained.rows()[-1]["critic/loss"][0] > 0
 
 
-def test_fetch_trains_by_its_id(tmp_path, capsys):
+def test_fetch_trains_by_its_id(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("uvd.host.PROBE_STEPS", 500)
     flags = ["--hidden", "16", "--batch=16", "--envs=1", "--steps=150", "--warmup=50"]
     flags += ["--eval-episodes=2", "--updates-per-step=0.1", "--workers=1", "--eval-every=50"]
     out = tmp_path / "run"

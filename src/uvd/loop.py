@@ -227,6 +227,8 @@ def train_run(run: Run, quiet: bool = False) -> None:
     plan = make_plan(run.config)
     try:
         _train(run, plan, quiet)
+    except WorkersError as error:
+        raise UserError(f"{error}; go on with: uvd train --resume {run.path}") from error
     finally:
         plan.program.close()
         run.close()
@@ -260,11 +262,9 @@ def _train(run: Run, plan: Plan, quiet: bool) -> None:
         while cycle < plan.total_cycles:
             try:
                 learner, episodes, metrics = program.train(learner, jnp.asarray(cycle, jnp.int32))
-            except WorkersError as error:
+            except WorkersError:
                 save()
-                raise UserError(
-                    f"{error}; saved at step {step:,}, go on with: uvd train --resume {run.path}"
-                ) from error
+                raise
             host = jax.tree.map(np.asarray, metrics)
             learned = max(plan.warm_cycles - cycle, 0)  # cycles of the warm-up carry no losses
             first_update = max(cycle - plan.warm_cycles, 0) * plan.updates_per_cycle

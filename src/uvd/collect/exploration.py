@@ -26,5 +26,6 @@ def explore(
     if rng.random() < how.random / (how.random + how.hold * (1 - how.random)):
         return rng.uniform(-1, 1, action.shape).astype(np.float32), True
     if how.noise:
-        action = action + how.noise * rng.standard_normal(action.shape, np.float32)
-    return np.clip(action, -1, 1).astype(np.float32), False
+        noise = np.float32(how.noise) * rng.standard_normal(action.shape, np.float32)
+        action = np.minimum(np.maximum(action + noise, -1), 1)
+    return action, False

@@ -48,34 +48,37 @@ def play(task: GoalTask, env: gym.Env, policy: Policy | None, job: Job) -> Playe
     start, steps = np.random.SeedSequence((job.seed, job.purpose, job.number)).spawn(2)
     rng = np.random.default_rng(steps)
     seen, _ = env.reset(seed=int(start.generate_state(1)[0] >> 1))
-    goal = np.asarray(seen["desired_goal"], np.float32)
+    goal = np.array(seen["desired_goal"], np.float32)
     obs: list[np.ndarray] = []
     achieved: list[np.ndarray] = []
     actions: list[np.ndarray] = []
+    desired: list[np.ndarray] = []
     success: list[bool] = []
-    action, wild, terminated, truncated = np.zeros(task.action_dim, np.float32), False, False, False
+    action = still = np.zeros(task.action_dim, np.float32)
+    wild = terminated = truncated = False
 
     def look() -> None:
         obs.append(np.array(seen["observation"], np.float32))
         achieved.append(np.array(seen["achieved_goal"], np.float32))
+        desired.append(np.array(seen["desired_goal"], np.float32))
 
     look()
     while not (terminated or truncated or len(actions) == task.horizon):
-        greedy = act(policy, obs[-1], goal) if policy else np.zeros_like(action)
+        greedy = act(policy, obs[-1], goal) if policy else still
         action, wild = explore(job.how, rng, greedy, action, wild)
         seen, _, terminated, truncated, info = env.step(task.own_action(action))
         actions.append(action)
         said = is_success(info)
         success += [] if said is None else [said]
         look()
-        if not np.array_equal(np.asarray(seen["desired_goal"], np.float32), goal):
-            raise ValueError("the desired goal changed within an episode")
-    rows = np.stack(obs)
+    if (np.array(desired) != goal).any():
+        raise ValueError("the desired goal changed within an episode")
+    rows = np.array(obs)
     if not np.isfinite(rows).all():
         raise ValueError("an observation is not finite")
     complete = len(success) == len(actions)
     return Played(
-        rows, np.stack(actions), np.stack(achieved), goal, bool(terminated),
+        rows, np.array(actions), np.array(achieved), goal, bool(terminated),
         np.array(success, bool) if complete else None,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -51,11 +51,15 @@ class GoalTask:
     low: np.ndarray  # bounds of the environment's own actions
     high: np.ndarray
     reward: Reward
-    says_success: bool  # whether `info` tells success
+    says_success: bool  # whether `info` tells success after every step
+
+    @cached_property
+    def _unit(self) -> bool:
+        return bool((self.low == -1).all() and (self.high == 1).all())
 
     def own_action(self, action: np.ndarray) -> np.ndarray:
         """The environment's action for one in [-1, 1], or a batch of them."""
-        if (self.low == -1).all() and (self.high == 1).all():
+        if self._unit:
             return action
         own = self.low + (action + 1) * 0.5 * (self.high - self.low)
         return np.clip(own, self.low, self.high).astype(np.float32)
@@ -108,7 +112,7 @@ def batch_reward(env: gym.Env, achieved: np.ndarray, goal: np.ndarray) -> np.nda
 def is_success(info: dict[str, Any]) -> bool | None:
     """What `info` says of success: Fetch calls it `is_success`, the mazes `success`."""
     said = info.get("is_success", info.get("success"))
-    return None if said is None else bool(np.all(said))
+    return None if said is None else bool(said)
 
 
 def one_line(error: BaseException) -> str:
@@ -199,7 +203,7 @@ def _examine(name: str, env: gym.Env) -> GoalTask:
         seen.achieved.shape[-1] == seen.desired.shape[-1] == goal_dim and seen.obs_dim == obs_dim,
         "gives observations of other shapes than its observation_space says",
     )
-    says = len(seen.success) > 0
+    says = len(seen.success) == len(seen.achieved)
     reward = _find_reward(name, env, seen)
     require(
         says or reward.sparse or reward.radius is not None,
@@ -220,7 +224,7 @@ class _Seen(NamedTuple):
 
     achieved: np.ndarray
     desired: np.ndarray
-    success: np.ndarray  # what `info` said, empty if it says nothing
+    success: np.ndarray  # what `info` said, as long as the others if it always does
     obs_dim: int
 
 
