@@ -6,6 +6,7 @@ The ratio is steps/s of the workers over steps/s of as many bare environments, e
 The parent's share is its processor time for each second of play: near 1 it would be the bottleneck.
 """
 
+import itertools
 import sys
 import time
 
@@ -24,7 +25,7 @@ def policy(task: GoalTask, width: int = 256) -> Policy:
     """Two hidden layers of random weights."""
     rng = np.random.default_rng(0)
     sizes = (task.obs_dim + task.goal_dim, width, width, task.action_dim)
-    weights = [0.05 * rng.standard_normal(s) for s in zip(sizes[:-1], sizes[1:])]
+    weights = [0.05 * rng.standard_normal(s) for s in itertools.pairwise(sizes)]
     net = MLP(
         tuple(w.astype(np.float32) for w in weights),
         tuple(np.zeros(n, np.float32) for n in sizes[1:]),

@@ -81,6 +81,8 @@ def make_config(
     made = find_task(task, task_settings)
     plan = override(RunSettings(), run)
     check(config, plan, made.horizon)
+    if isinstance(made, GoalTask) and getattr(config, "combine", "") == "reward":
+        made.success(*[np.zeros((1, made.goal_dim))] * 2)  # refuses where success is unknown
     # Reports keep their places when a run is later resumed to more steps.
     per_cycle = plan.envs * made.horizon
     cycles = max(1, round((plan.eval_every or plan.steps / 20) / per_cycle))
