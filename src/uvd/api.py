@@ -18,7 +18,10 @@ from uvd.tasks.goalenv import GoalTask
 
 
 class Actor:
-    """A trained policy: `actor(obs, goal)` gives the action, for one pair or a batch, in NumPy."""
+    """A trained policy: `actor(obs, goal)` gives the task's action, for one pair or a batch of them.
+
+    NumPy in, NumPy out.
+    """
 
     def __init__(self, policy: Policy, task: Task | GoalTask) -> None:
         self.policy: Policy = jax.tree.map(np.asarray, policy)

@@ -171,42 +171,32 @@ def make_env_program(
         # In pieces of one size, the last one padded, so that one trace serves any number.
         for i in range(0, episodes.length.shape[1], run.envs):
             piece = Episode(*(x[:, i : i + run.envs] for x in episodes))
-            missing = run.envs - piece.length.shape[1]
-            ring = insert_jit(
-                ring,
-                Episode(
-                    *(np.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2)) for x in piece)
-                ),
-            )
+            none = (0, run.envs - piece.length.shape[1])
+            padded = (np.pad(x, [(0, 0), none, *[(0, 0)] * (x.ndim - 2)]) for x in piece)
+            ring = insert_jit(ring, Episode(*padded))
         return ring
 
     def packed(policy: Policy) -> Policies:
         """Stacked policies, one of each seed, ready for the workers."""
         host = jax.tree.map(np.asarray, policy)
-        return Policies(
-            [jax.tree.map(lambda x, i=i: x[i], host) for i in range(len(jax.tree.leaves(host)[0]))]
-        )
+        seeds = len(host.net.biases[0])
+        return Policies([jax.tree.map(lambda x, i=i: x[i], host) for i in range(seeds)])
 
     def collect(policies: Policies, ring: Ring, cycle: int) -> Callable[[], list[list[Played]]]:
         """How to play a cycle's episodes; the ring holds all that were played before."""
-        done = np.array(ring.last)
-        number = np.asarray(ring.rows_written) - done  # an episode has a row more than steps
-        owed = quota * (cycle + 1) - done
+        done = np.asarray(ring.last)
+        # An episode has a row more than it has steps.
+        first = (np.asarray(ring.rows_written) - done).tolist()
+        owed = (quota * (cycle + 1) - done).tolist()
 
         def work() -> list[list[Played]]:
             lists: list[list[Played]] = [[] for _ in owed]
-            left = owed.copy()
-            while (left > 0).any():
+            left = list(owed)
+            while max(left) > 0:
                 jobs = [
-                    Job(
-                        who,
-                        run.first_seed + who,
-                        TRAIN,
-                        int(number[who]) + len(lists[who]) + i,
-                        how,
-                    )
+                    Job(who, run.first_seed + who, TRAIN, first[who] + len(lists[who]) + i, how)
                     for who in range(len(lists))
-                    for i in range(-(-int(left[who]) // task.horizon))
+                    for i in range(-(-left[who] // task.horizon))
                 ]
                 for job, played in zip(jobs, workers.play(jobs, policies), strict=True):
                     lists[job.who].append(played)

@@ -55,7 +55,8 @@ def random_rollouts(task: Task, key: jax.Array, n: int = 100) -> Episode:
 def measure(episodes: Episode) -> tuple[Norm, tuple[int, ...]]:
     """Feature ranges of a task and the goal dimensions that vary, from stacked random roll-outs."""
     happened = np.arange(episodes.obs.shape[1]) <= np.asarray(episodes.length)[:, None]
-    goals = np.concatenate([episodes.achieved[happened], episodes.goal])
+    achieved = episodes.achieved[happened]
+    goals = np.concatenate([achieved, episodes.goal])
     return fit_norm(episodes.obs[happened], goals), live_features(goals)
 
 

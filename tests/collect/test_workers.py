@@ -83,7 +83,6 @@ def workers(request):
 def test_workers_have_no_jax(workers):
     played = workers(name="envs:Modules-v0").play(JOBS, POLICIES)
     assert all((p.obs[:, 2] == 0).all() for p in played)
-    assert "jax" in sys.modules or not sys.modules.get("uvd.core.nets")  # here it may be
 
 
 def test_an_episode_depends_on_its_job_alone(workers):
@@ -173,10 +172,11 @@ def test_closing_ends_the_processes_even_in_the_middle(workers, tmp_path):
     assert all(map(alive, pids))
     file.touch()
     flight = pool.start(lambda: pool.play(JOBS, POLICIES))
-    threading.Timer(0.3, pool.close).start()
+    closing = threading.Timer(0.3, pool.close)
+    closing.start()
     with pytest.raises(WorkersError):
         flight.result(timeout=20)
-    pool.close()
+    closing.join()
     assert not any(map(alive, pids))
     file.unlink()
     assert len(pool.play(JOBS[:1], POLICIES)) == 1, "closed workers start again"

@@ -144,7 +144,7 @@ def _find(name: str, others: tuple[str, ...]) -> EnvSpec:
     for known in (f"uvd/{bare}", bare):
         if known in gym.registry:
             return gym.registry[known]
-    raise nearest(name, {*others, *gym.registry}, "task")
+    raise nearest(bare, {*others, *gym.registry}, "task")
 
 
 @lru_cache(maxsize=8)
