@@ -86,18 +86,14 @@ def test_steps_and_updates_keep_their_ratio(whole):
         assert len({len(played["length"]) for played in log}) > 1
 
 
-def test_any_number_of_workers_gives_the_same_run(whole, tmp_path):
-    uvd.train("her", ENV, out=tmp_path / "run", task_settings=ENDS, **{**TINY, "workers": 1})
-    same(tmp_path / "run", whole)
-
-
-def test_resume_to_more_steps_equals_one_longer_run(whole, tmp_path):
-    uvd.train("her", ENV, out=tmp_path / "run", task_settings=ENDS, **{**TINY, "steps": 300})
+def test_later_steps_with_fewer_workers_equal_one_whole_run(whole, tmp_path):
+    part = {**TINY, "steps": 300, "workers": 1}
+    uvd.train("her", ENV, out=tmp_path / "run", task_settings=ENDS, **part)
     uvd.resume(tmp_path / "run", steps=600, quiet=True)
     same(tmp_path / "run", whole)
 
 
-def test_ctrl_c_saves_and_leaves_no_process(whole, tmp_path, monkeypatch):
+def test_ctrl_c_saves_and_leaves_no_process(tmp_path, monkeypatch):
     save = Run.save
 
     def press(self, step, *rest):
@@ -105,13 +101,11 @@ def test_ctrl_c_saves_and_leaves_no_process(whole, tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
         return save(self, step, *rest)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "save", press)
-        with pytest.raises(Stopped, match=r"stopped at step 240; go on with"):
-            uvd.train("her", ENV, out=tmp_path / "run", task_settings=ENDS, **TINY)
+    monkeypatch.setattr(Run, "save", press)
+    with pytest.raises(Stopped, match=r"stopped at step 240; go on with"):
+        uvd.train("her", ENV, out=tmp_path / "run", task_settings=ENDS, **TINY)
     assert children() == []
-    uvd.resume(tmp_path / "run", quiet=True)
-    same(tmp_path / "run", whole)
+    assert Run.open(tmp_path / "run").restore()[0] == 240
 
 
 def test_killed_run_resumes_to_the_same_bits(whole, tmp_path):

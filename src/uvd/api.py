@@ -18,7 +18,7 @@ from uvd.tasks.goalenv import GoalTask
 
 
 class Actor:
-    """A trained policy: `actor(obs, goal)` gives the task's action, for one pair or a batch of them.
+    """A trained policy: `actor(obs, goal)` gives the task's action, for one pair or a batch.
 
     NumPy in, NumPy out.
     """
