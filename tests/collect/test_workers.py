@@ -53,8 +53,7 @@ def test_exploration_is_clipped_and_silent_without_settings():
 def policy(seed=0):
     rng = np.random.default_rng(seed)
     w = tuple(rng.standard_normal(s).astype(np.float32) for s in [(5, 8), (8, 2)])
-    norm = Norm(np.zeros(3), np.ones(3), np.zeros(2), np.ones(2))
-    norm = Norm(*(x.astype(np.float32) for x in norm))
+    norm = Norm(*(np.full(n, v, np.float32) for n, v in [(3, 0), (3, 1), (2, 0), (2, 1)]))
     return Policy(MLP(w, (np.zeros(8, np.float32), np.zeros(2, np.float32))), norm)
 
 
