@@ -1,9 +1,13 @@
 """What all tests share: fast compilation and repeatable properties."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+sys.path.append(str(Path(__file__).parent))  # environments are found as `envs:Id`
 
 settings.register_profile("uvd", deadline=None, derandomize=True)
 settings.load_profile("uvd")

@@ -7,22 +7,29 @@ from typing import Any
 import jax
 import numpy as np
 
+from uvd.collect.worker import FRESH
 from uvd.core.policy import Policy, act
 from uvd.errors import UserError
-from uvd.evaluation import evaluate_policy
 from uvd.loop import Plan, make_config, make_plan, state_from_arrays, train_run
 from uvd.runs import Run
 from uvd.settings import RunSettings
+from uvd.tasks import Task
+from uvd.tasks.goalenv import GoalTask
 
 
 class Actor:
-    """A trained policy: `actor(obs, goal)` gives the action, for one pair or a batch, in NumPy."""
+    """A trained policy: `actor(obs, goal)` gives the task's action, for one pair or a batch.
 
-    def __init__(self, policy: Policy) -> None:
+    NumPy in, NumPy out.
+    """
+
+    def __init__(self, policy: Policy, task: Task | GoalTask) -> None:
         self.policy: Policy = jax.tree.map(np.asarray, policy)
+        self.task = task
 
     def __call__(self, obs: Any, goal: Any) -> np.ndarray:
-        return act(self.policy, np.asarray(obs, np.float32), np.asarray(goal, np.float32))
+        action = act(self.policy, np.asarray(obs, np.float32), np.asarray(goal, np.float32))
+        return self.task.own_action(action) if isinstance(self.task, GoalTask) else action
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Trained:
 
     def policy(self, seed: int = 0) -> Actor:
         """The policy of one seed."""
-        return Actor(self.plan.agent.policy(self.seed_state(seed)))
+        return Actor(self.plan.agent.policy(self.seed_state(seed)), self.plan.task)
 
     def rows(self) -> list[dict[str, Any]]:
         """The run's reports."""
@@ -71,9 +78,14 @@ def train(
     run_settings = {k: v for k, v in settings.items() if k in names}
     rest = {k: v for k, v in settings.items() if k not in names}
     config = make_config(algorithm, task, preset, run_settings, rest, task_settings or {})
-    run = Run.create(out or f"runs/{algorithm}-{task}", config, overwrite)
+    run = Run.create(out or f"runs/{algorithm}-{_file_name(task)}", config, overwrite)
     train_run(run, quiet)
     return load(run.path)
+
+
+def _file_name(task: str) -> str:
+    """A task's id without what a path cannot hold (`module:space/Id-v0`)."""
+    return task.replace("/", "-").replace(":", "-")
 
 
 def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> Trained:
@@ -81,7 +93,7 @@ def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> T
     run = Run.open(path)
     if steps is not None:
         run.config["run"]["steps"] = steps
-        make_plan(run.config)  # refuses nonsense before it is written down
+        make_plan(run.config).program.close()  # refuses nonsense before it is written down
         run.write_config()
     train_run(run, quiet)
     return load(path)
@@ -95,14 +107,16 @@ def load(path: str | Path) -> Trained:
         raise UserError(f"{path} has no checkpoint yet; go on with: uvd train --resume {path}")
     step, arrays, _ = found
     plan = make_plan(run.config)
+    plan.program.close()  # workers start again when an evaluation needs them
     like = jax.eval_shape(lambda: plan.program.init(plan.run.first_seed, plan.run.seeds).agent)
     return Trained(run, plan, step, state_from_arrays(like, arrays))
 
 
 def evaluate(trained: Trained, episodes: int = 100) -> dict[str, list[float]]:
     """Success of each seed's policy over fresh episodes, by both measures."""
-    plan, key = trained.plan, jax.random.key(2)
-    results = jax.vmap(lambda s: evaluate_policy(plan.task, plan.agent.policy(s), key, episodes))(
-        trained.state
-    )
-    return {k: np.asarray(v).tolist() for k, v in results.items()}
+    program = trained.plan.program
+    try:
+        results = program.evaluate(trained.state, FRESH, episodes)
+        return {k: np.asarray(v).tolist() for k, v in results.items()}
+    finally:
+        program.close()

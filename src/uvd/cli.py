@@ -1,6 +1,7 @@
 """The command line: parse, call, print."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ ABOUT = """uvd: agents that reach what you show them.
   uvd reproduce mini                    all point tasks, all methods: Figure 2 in miniature
   uvd demo                              the paper's argument in a few minutes
 
+TASK is a built-in task or the id of any Gymnasium goal environment (FetchPush-v4, module:Id-v0).
 Example: uvd train uvd PointPush-v0 --seeds 5 --steps 200000
 """
 
@@ -37,7 +39,8 @@ class TrainOptions:
     overwrite: bool = False
     """Replace a run folder that exists."""
     task_settings: tuple[str, ...] = ()
-    """Settings of the task itself, as NAME=VALUE (PointSlideNoise-v0: noise=paper)."""
+    """Settings of the task itself, as NAME=VALUE (PointSlideNoise-v0: noise=paper); of an
+    environment, what `gymnasium.make` takes."""
 
 
 def _cli(kind: Any, prog: str, args: list[str], description: str | None = None) -> Any:
@@ -235,6 +238,7 @@ def _list(args: list[str]) -> None:
     print("tasks")
     for name, maker in TASKS.items():
         print(f"  {name:20s} {maker().about}")
+    print("  ... and any Gymnasium goal environment by its id: FetchPush-v4, AntMaze_UMaze-v5, ...")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,6 +298,8 @@ def main(args: list[str] | None = None) -> int:
     try:
         if args[0] not in COMMANDS:
             raise nearest(args[0], COMMANDS, "command")
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # for an environment `module:Id-v0` in this folder
         COMMANDS[args[0]](args[1:])
     except UserError as error:
         print(f"uvd: {error}", file=sys.stderr)

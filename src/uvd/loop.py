@@ -1,6 +1,7 @@
 """The one loop: collect, learn, evaluate, save; and go on where a killed run stopped.
 
-The compiled half is in `program.py`. Between two calls of it this loop appends the finished
+The other half is a `Program`: compiled for a task on the device (`program.py`), with worker
+processes for an environment (`host.py`). Between two calls of it this loop appends the finished
 episodes to the run's log, checks every metric, and now and then evaluates and saves. A checkpoint
 holds the learner and a position in the log: replaying the log up to there restores the ring, so a
 resumed run ends with the same bits as one that was never interrupted.
@@ -21,13 +22,17 @@ import numpy as np
 from uvd.agents import get_algorithm
 from uvd.agents.agent import Agent, Spec
 from uvd.agents.td3 import TD3Config
-from uvd.core.replay import Episode
+from uvd.collect.worker import EVAL
+from uvd.collect.workers import Workers, WorkersError
+from uvd.core.replay import records, stacked
 from uvd.errors import Stopped, UserError
+from uvd.host import lagged, make_env_program, make_env_spec
 from uvd.program import Learner, Program, make_program, make_spec
 from uvd.progress import RunProgress
 from uvd.runs import Run
 from uvd.settings import RunSettings, build, check, flatten, override
-from uvd.tasks import Task, make_task
+from uvd.tasks import TASKS, Task, make_task
+from uvd.tasks.goalenv import GoalTask, goal_task
 
 UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the call
 
@@ -36,7 +41,7 @@ UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the
 class Plan:
     """Everything a run's settings determine."""
 
-    task: Task
+    task: Task | GoalTask
     spec: Spec
     agent: Agent
     td3: TD3Config
@@ -58,6 +63,11 @@ class Plan:
         return round(self.steps_per_cycle * self.td3.updates_per_step)
 
 
+def find_task(name: str, settings: dict[str, Any]) -> Task | GoalTask:
+    """The built-in task of that id, or else the environment."""
+    return make_task(name, **settings) if name in TASKS else goal_task(name, settings, TASKS)
+
+
 def make_config(
     algorithm: str,
     task: str,
@@ -68,9 +78,11 @@ def make_config(
 ) -> dict[str, Any]:
     """What `config.toml` holds: enough to run it again. Refuses what cannot work."""
     config = build(algorithm, preset, settings)
-    made = make_task(task, **task_settings)
+    made = find_task(task, task_settings)
     plan = override(RunSettings(), run)
     check(config, plan, made.horizon)
+    if isinstance(made, GoalTask) and getattr(config, "combine", "") == "reward":
+        made.success(*[np.zeros((1, made.goal_dim))] * 2)  # refuses where success is unknown
     # Reports keep their places when a run is later resumed to more steps.
     per_cycle = plan.envs * made.horizon
     cycles = max(1, round((plan.eval_every or plan.steps / 20) / per_cycle))
@@ -90,7 +102,7 @@ def make_plan(config: dict[str, Any]) -> Plan:
     algorithm = get_algorithm(config["algorithm"])
     settings = override(algorithm.config(), config["settings"])
     run = override(RunSettings(), config["run"])
-    task = make_task(config["task"], **config.get("task_settings", {}))
+    task = find_task(config["task"], config.get("task_settings", {}))
     check(settings, run, task.horizon)
     if run.eval_every < run.envs * task.horizon:
         raise UserError(f"eval_every = {run.eval_every} is less than one cycle of episodes")
@@ -98,16 +110,26 @@ def make_plan(config: dict[str, Any]) -> Plan:
     per_cycle = run.envs * task.horizon
     per_report = run.eval_every // per_cycle
     updates = round(per_cycle * td3.updates_per_step)
-    most = max(1, UPDATES_PER_CALL // updates)
-    per_call = max(n for n in range(1, min(most, per_report) + 1) if per_report % n == 0)
     reports = math.ceil(run.steps / (per_report * per_cycle))
+    total = reports * per_report
     warm = math.ceil(td3.warmup / per_cycle)
-    spec = make_spec(task)
-    agent = algorithm.make(settings, spec)
-    program = make_program(agent, task, spec, td3, run.envs, per_call, warm, run.eval_episodes)
-    return Plan(
-        task, spec, agent, td3, run, program, per_call, per_report, reports * per_report, warm
-    )
+    if isinstance(task, GoalTask):
+        per_call = 1
+        workers = Workers(task, run.workers, run.episode_seconds)
+        try:
+            spec = make_env_spec(task, workers)
+        except BaseException:
+            workers.close()
+            raise
+        agent = lagged(algorithm.make(settings, spec))
+        program = make_env_program(agent, task, spec, td3, run, total, warm, workers)
+    else:
+        most = max(1, UPDATES_PER_CALL // updates)
+        per_call = max(n for n in range(1, min(most, per_report) + 1) if per_report % n == 0)
+        spec = make_spec(task)
+        agent = algorithm.make(settings, spec)
+        program = make_program(agent, task, spec, td3, run.envs, per_call, warm)
+    return Plan(task, spec, agent, td3, run, program, per_call, per_report, total, warm)
 
 
 def state_arrays(state: Any) -> dict[str, np.ndarray]:
@@ -190,9 +212,8 @@ def _resume(
     run.truncate_rows(step)
     log.truncate(meta["positions"])
     streams = [log.read(seed) for seed in range(plan.run.seeds)]
-    for records in zip(*streams, strict=True):
-        stacked = {k: jnp.stack([r[k] for r in records]) for k in records[0]}
-        learner = plan.program.replay(learner, Episode(**stacked))
+    for seeds in zip(*streams, strict=True):
+        learner = plan.program.replay(learner, stacked(seeds, plan.task.horizon))
     return (
         learner._replace(agent=state_from_arrays(learner.agent, arrays)),
         meta["cycle"],
@@ -206,6 +227,16 @@ def train_run(run: Run, quiet: bool = False) -> None:
     Raises `Stopped` if the user stopped it (it is saved then), `UserError` if it cannot go on.
     """
     plan = make_plan(run.config)
+    try:
+        _train(run, plan, quiet)
+    except WorkersError as error:
+        raise UserError(f"{error}; go on with: uvd train --resume {run.path}") from error
+    finally:
+        plan.program.close()
+        run.close()
+
+
+def _train(run: Run, plan: Plan, quiet: bool) -> None:
     program, log = plan.program, run.episodes()
     name = f"{run.config['algorithm']} {run.config['task']}"
     total = plan.total_cycles * plan.steps_per_cycle
@@ -231,7 +262,11 @@ def train_run(run: Run, quiet: bool = False) -> None:
     progress = RunProgress(name, total, cycle * plan.steps_per_cycle, quiet)
     with progress, interruptible() as stop_asked:
         while cycle < plan.total_cycles:
-            learner, episodes, metrics = program.train(learner, jnp.asarray(cycle, jnp.int32))
+            try:
+                learner, episodes, metrics = program.train(learner, jnp.asarray(cycle, jnp.int32))
+            except WorkersError:
+                save()
+                raise
             host = jax.tree.map(np.asarray, metrics)
             learned = max(plan.warm_cycles - cycle, 0)  # cycles of the warm-up carry no losses
             first_update = max(cycle - plan.warm_cycles, 0) * plan.updates_per_cycle
@@ -244,13 +279,13 @@ def train_run(run: Run, quiet: bool = False) -> None:
                 raise UserError(f"{name}: {bad}; stopped, {kept} in {run.path}")
             if learned < plan.cycles_per_call:
                 pending.append(losses)
-            played = jax.tree.map(np.asarray, episodes)._asdict()
-            for seed in range(plan.run.seeds):
-                log.append_batch(seed, {k: v[seed] for k, v in played.items()})
+            for seed, played in enumerate(records(jax.tree.map(np.asarray, episodes))):
+                log.append_batch(seed, played)
             cycle += plan.cycles_per_call
             step = cycle * plan.steps_per_cycle
             if cycle % plan.cycles_per_report == 0:
-                result = {k: np.asarray(v).tolist() for k, v in program.evaluate(learner).items()}
+                scores = program.evaluate(learner.agent, EVAL, plan.run.eval_episodes)
+                result = {k: np.asarray(v).tolist() for k, v in scores.items()}
                 updates = max(cycle - plan.warm_cycles, 0) * plan.updates_per_cycle
                 row = {"step": step, "updates": updates, "seconds": seconds(), **result}
                 run.report({**row, **(summarise(pending) if pending else {})})
@@ -271,4 +306,3 @@ def train_run(run: Run, quiet: bool = False) -> None:
             elif time.monotonic() - saved > plan.run.save_seconds:
                 save()
                 saved = time.monotonic()
-    run.close()

@@ -3,6 +3,8 @@
 A cycle plays `envs` whole episodes with the current policy, writes them into the ring and makes the
 updates they pay for. Everything random derives from (seed, cycle number), so a run's result does
 not depend on how its cycles are grouped into calls, nor on where it was interrupted.
+
+This is the program of a task on the device; `host.py` has that of an environment.
 """
 
 from collections.abc import Callable
@@ -12,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import Agent, Metrics, Spec
+from uvd.agents.agent import Agent, Metrics, Spec, State
 from uvd.agents.td3 import TD3Config
 from uvd.collect.device import Exploration, rollouts
 from uvd.core.nets import init_mlp
@@ -20,6 +22,7 @@ from uvd.core.normalize import fit_norm, live_features
 from uvd.core.policy import Norm, Policy
 from uvd.core.replay import Episode, Ring, init_ring, insert_all
 from uvd.evaluation import evaluate_policy, successes
+from uvd.tasks.goalenv import GoalTask
 from uvd.tasks.task import Task
 
 
@@ -32,12 +35,13 @@ class Learner(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Jitted functions over learners stacked along a leading axis of seeds."""
+    """What a run does, over learners stacked along a leading axis of seeds."""
 
     init: Callable[[int, int], Learner]  # (first seed, number of seeds)
     train: Callable[[Learner, jax.Array], tuple[Learner, Episode, Metrics]]
     replay: Callable[[Learner, Episode], Learner]  # writes logged episodes back into the ring
-    evaluate: Callable[[Learner], Metrics]
+    evaluate: Callable[[State, int, int], Metrics]  # (agents, which set, number of episodes)
+    close: Callable[[], None]  # ends what runs beside
     traces: dict[str, int]  # how often each function was traced: once, or speed is lost
 
 
@@ -48,14 +52,54 @@ def random_rollouts(task: Task, key: jax.Array, n: int = 100) -> Episode:
     return rollouts(task, Exploration(random=1.0), Policy(net, nothing), key, n)
 
 
+def measure(episodes: Episode) -> tuple[Norm, tuple[int, ...]]:
+    """Feature ranges of a task and the goal dimensions that vary, from stacked random roll-outs."""
+    happened = np.arange(episodes.obs.shape[1]) <= np.asarray(episodes.length)[:, None]
+    achieved = episodes.achieved[happened]
+    norm = fit_norm(episodes.obs[happened], achieved, episodes.goal)
+    return norm, live_features(np.concatenate([achieved, episodes.goal]))
+
+
 def make_spec(task: Task) -> Spec:
     """What the agent is told of its task; feature ranges come from random roll-outs."""
     play = jax.jit(lambda key: random_rollouts(task, key))
-    episodes = jax.tree.map(np.asarray, play(jax.random.key(0)))
-    achieved = episodes.achieved.reshape(-1, task.goal_dim)
-    norm = fit_norm(episodes.obs.reshape(-1, task.obs_dim), achieved, episodes.goal)
-    live = live_features(np.concatenate([achieved, episodes.goal]))
-    return Spec(task.obs_dim, task.action_dim, task.goal_dim, task.success, norm, live)
+    norm, live = measure(jax.tree.map(np.asarray, play(jax.random.key(0))))
+    return Spec(task.obs_dim, task.action_dim, task.goal_dim, task.success, norm, live, task.radius)
+
+
+def make_init(
+    agent: Agent, task: Task | GoalTask, spec: Spec, capacity: int
+) -> Callable[[int, int], Learner]:
+    """Fresh learners with empty rings, for a range of seeds."""
+    # An episode takes one row more than it has transitions.
+    rows = -(-capacity // task.horizon) * (task.horizon + 1)
+
+    def init_one(key: jax.Array) -> Learner:
+        ring = init_ring(rows, task.obs_dim, task.action_dim, task.goal_dim)
+        return Learner(agent.init(jax.random.fold_in(key, 0), spec), ring, key)
+
+    def init(first: int, seeds: int) -> Learner:
+        keys = jnp.stack([jax.random.key(s) for s in range(first, first + seeds)])
+        return jax.jit(jax.vmap(init_one))(keys)
+
+    return init
+
+
+def cycle_keys(key: jax.Array, cycle: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A seed's keys of one cycle, for playing and for learning."""
+    key_play, key_learn = jax.random.split(jax.random.fold_in(key, cycle + 1))
+    return key_play, key_learn
+
+
+def make_learn(agent: Agent, updates: int, warm: int) -> Callable[..., tuple[State, Metrics]]:
+    """The updates of one cycle: (state, ring, key, cycle) -> (state, metrics)."""
+
+    def learn(state: State, ring: Ring, key: jax.Array, cycle: jax.Array) -> tuple[State, Metrics]:
+        keys = jax.random.split(key, updates)
+        steps = (cycle - warm) * updates + jnp.arange(updates)
+        return jax.lax.scan(lambda s, xs: agent.update(s, ring, *xs), state, (keys, steps))
+
+    return learn
 
 
 def make_program(
@@ -66,20 +110,13 @@ def make_program(
     envs: int,
     cycles: int,
     warm: int,
-    eval_episodes: int,
 ) -> Program:
     """Binds an agent to a task: `cycles` per call, `envs` episodes a cycle, the first `warm` of
     them without learning (their losses read zero)."""
     how = Exploration(td3.noise, td3.random, td3.hold)
     updates = round(envs * task.horizon * td3.updates_per_step)
-    # An episode takes one row more than it has transitions.
-    rows = -(-td3.capacity // task.horizon) * (task.horizon + 1)
-    eval_key = jax.random.key(1)
+    learn = make_learn(agent, updates, warm)
     traces: dict[str, int] = {}
-
-    def init_one(key: jax.Array) -> Learner:
-        ring = init_ring(rows, task.obs_dim, task.action_dim, task.goal_dim)
-        return Learner(agent.init(jax.random.fold_in(key, 0), spec), ring, key)
 
     def play(learner: Learner, key: jax.Array) -> tuple[Learner, Episode, Metrics]:
         episodes = rollouts(task, how, agent.policy(learner.agent), key, envs)
@@ -93,20 +130,16 @@ def make_program(
         return learner._replace(ring=insert_all(learner.ring, episodes)), episodes, metrics
 
     def one_cycle(learner: Learner, cycle: jax.Array):
-        key_play, key_learn = jax.random.split(jax.random.fold_in(learner.key, cycle + 1))
+        key_play, key_learn = cycle_keys(learner.key, cycle)
         learner, episodes, collected = play(learner, key_play)
-        keys = jax.random.split(key_learn, updates)
-        steps = (cycle - warm) * updates + jnp.arange(updates)
 
-        def learn(state: Any) -> tuple[Any, Metrics]:
-            return jax.lax.scan(
-                lambda s, xs: agent.update(s, learner.ring, *xs), state, (keys, steps)
-            )
+        def burst(state: Any) -> tuple[Any, Metrics]:
+            return learn(state, learner.ring, key_learn, cycle)
 
         nothing = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(learn, learner.agent)[1]
+            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(burst, learner.agent)[1]
         )
-        state, metrics = jax.lax.cond(cycle >= warm, learn, lambda s: (s, nothing), learner.agent)
+        state, metrics = jax.lax.cond(cycle >= warm, burst, lambda s: (s, nothing), learner.agent)
         return learner._replace(agent=state), (episodes, {**collected, **metrics})
 
     def train(learner: Learner, first: jax.Array) -> tuple[Learner, Episode, Metrics]:
@@ -121,23 +154,19 @@ def make_program(
         )
         return learner, stacked, metrics
 
-    def init(first: int, seeds: int) -> Learner:
-        keys = jnp.stack([jax.random.key(s) for s in range(first, first + seeds)])
-        return jax.jit(jax.vmap(init_one))(keys)
-
-    def evaluate(learner: Learner) -> Metrics:
+    def evaluate(state: State, purpose: int, episodes: int) -> Metrics:
         traces["evaluate"] = traces.get("evaluate", 0) + 1
-        return jax.vmap(lambda a: evaluate_policy(task, agent.policy(a), eval_key, eval_episodes))(
-            learner.agent
-        )
+        key = jax.random.key(purpose)
+        return jax.vmap(lambda s: evaluate_policy(task, agent.policy(s), key, episodes))(state)
 
     def refill(learner: Learner, episodes: Episode) -> Learner:
         return learner._replace(ring=jax.vmap(insert_all)(learner.ring, episodes))
 
     return Program(
-        init,
+        make_init(agent, task, spec, td3.capacity),
         jax.jit(train, donate_argnums=0),
         jax.jit(refill, donate_argnums=0),
-        jax.jit(evaluate),
+        jax.jit(evaluate, static_argnums=(1, 2)),
+        lambda: None,
         traces,
     )

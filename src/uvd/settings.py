@@ -26,7 +26,7 @@ _PAPER_TD3 = {
 }  # fmt: skip
 _PAPER_UVD = {
     "actor_lr": 8e-4, "critic_lr": 8e-4, "critic_head": "linear", "combine": "max-paper",
-    "td_goals": "intended", "actor_goals": "intended", "intended": 1.0, "horizon": 4,
+    "td_goals": "intended", "actor_goals": "intended", "intended": 1.0, "futures": 0.0, "horizon": 4,
     "offsets": "geometric", "smoothing": 0.0, "smoothing_half": 0,
     "density_scale": 1.0, "temporal_smoothing": 0.0,
     "bijectors": 6, "flow_hidden": (300, 300), "flow_lr": 2e-4, "flow_decay": 0.0,
@@ -69,6 +69,10 @@ class RunSettings:
     """The seeds are first_seed, first_seed + 1, ..."""
     save_seconds: float = 30.0
     """Seconds between checkpoints: the most that a kill can cost."""
+    workers: int = 0
+    """Processes that play a Gymnasium environment (0: one a core); results do not depend on it."""
+    episode_seconds: float = 300.0
+    """Seconds after which an environment's episode counts as hung and is played again."""
 
 
 def flatten(config: Any) -> dict[str, Any]:
@@ -137,20 +141,22 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
     _require(0 < s["gamma"] < 1, f"gamma = {s['gamma']} must lie between 0 and 1 (exclusive)")
     for name in ("seeds", "steps", "envs", "eval_episodes"):
         _require(getattr(run, name) >= 1, f"{name} = {getattr(run, name)} must be at least 1")
-    for name in ("eval_every", "first_seed", "save_seconds"):
+    for name in ("eval_every", "first_seed", "save_seconds", "workers"):
         _require(getattr(run, name) >= 0, f"{name} = {getattr(run, name)} must not be negative")
-    positive = ("batch", "policy_delay", "hold", "capacity", "horizon", "bijectors", "short")
+    seconds = run.episode_seconds
+    _require(seconds > 0, f"episode_seconds = {seconds} must be above 0")
+    positive = ("batch", "policy_delay", "hold", "capacity", "horizon", "short")
     for name in positive:
         _require(s.get(name, 1) >= 1, f"{name} = {s.get(name)} must be at least 1")
     for name in ("actor_lr", "critic_lr", "flow_lr", "density_scale", "updates_per_step"):
         _require(s.get(name, 1) > 0, f"{name} = {s.get(name)} must be above 0")
     not_negative = (
         "target_noise", "action_penalty", "noise", "warmup", "actor_start", "smoothing",
-        "smoothing_half", "smoothing_end", "flow_decay", "flow_delay", "k",
+        "smoothing_half", "smoothing_end", "bijectors", "flow_decay", "flow_delay", "k",
     )  # fmt: skip
     for name in not_negative:
         _require(s.get(name, 0) >= 0, f"{name} = {s.get(name)} must not be negative")
-    for name in ("tau", "random", "intended", "temporal_smoothing"):
+    for name in ("tau", "random", "intended", "futures", "temporal_smoothing"):
         _require(0 <= s.get(name, 0) <= 1, f"{name} = {s.get(name)} must lie in [0, 1]")
     for name in ("hidden", "flow_hidden"):
         _require(all(n >= 1 for n in s.get(name, ())), f"{name} = {s.get(name)}: layers need width")
@@ -178,6 +184,14 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
             not s["temporal_smoothing"] or s["combine"].startswith("max"),
             f"temporal_smoothing has no meaning for combine = {s['combine']}, only for a max",
         )
+        _require(
+            s["smoothing"] > 0 or s["bijectors"] > 0, "without smoothing, bijectors must be given"
+        )
+        _require(
+            s["smoothing"] > 0 or "balanced" not in (s["td_goals"], s["actor_goals"]),
+            "balanced goals need smoothing above 0: they compare densities",
+        )
+        _require(s["futures"] < 1, f"futures = {s['futures']} must be below 1")
         _require(s["bijectors"] <= 40, f"bijectors = {s['bijectors']}: more than 40 overflow")
         _require(
             s["short"] <= td3.capacity,

@@ -77,7 +77,7 @@ class Made:
         self.end, self.played, self.logged = run(self.many, self.start)
 
     def program(self, cycles):
-        return make_program(self.agent, TASK, spec_of(TASK), self.td3, 2, cycles, WARM, 4)
+        return make_program(self.agent, TASK, spec_of(TASK), self.td3, 2, cycles, WARM)
 
 
 @pytest.fixture(scope="module", params=sorted(ALGORITHMS))
@@ -129,7 +129,7 @@ def test_updates_are_numbered_from_the_end_of_the_warm_up_and_never_share_a_key(
         lambda state: still,
     )
     td3 = TD3Config(capacity=40, updates_per_step=0.25)  # 4 updates for 2 episodes of 8 steps
-    program = make_program(agent, TASK, spec_of(TASK), td3, 2, 3, 2, 4)
+    program = make_program(agent, TASK, spec_of(TASK), td3, 2, 3, 2)
     learner, _, logged = run(program, program.init(5, 2), cycles=3, calls=2)
     metrics = {k: np.concatenate([np.asarray(m[k]) for m in logged])[2:] for k in logged[0]}
     assert (learner.agent == 4 * 4).all()  # cycles after the warm-up, updates in each

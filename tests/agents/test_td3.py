@@ -115,6 +115,23 @@ def test_sparse_target_by_hand(spec):
     np.testing.assert_allclose(got, [0, 0, -1, 0, 0], rtol=1e-6)
 
 
+def test_rewards_of_an_environment_bound_the_target(spec):
+    own = replace(spec, reward=lambda a, g: 3.0 * near(a, g) - 1.0, reward_range=(-1.0, 2.0))
+    head = HEADS["linear"](10.0, 0.0)
+    state = init_td3(CONFIG, head, own, jax.random.key(1))
+    batch = transition(3, next_achieved=[[0.0], [1.0], [0.0]], terminated=[False, False, True])
+    target = sparse_target(CONFIG, head, own)
+    for bias, expected in [(1.0, [2.8, -0.2, 2.0]), (90.0, [10, 10, 2]), (-90.0, [-5, -5, 2])]:
+        zero = jax.tree.map(jnp.zeros_like, state.critic)
+        out = jnp.full((2, 1), bias)
+        critic = zero._replace(biases=(*zero.biases[:-1], out))
+        got, metrics = target(
+            state._replace(critic_target=critic), batch, jnp.zeros((3, 1)), jax.random.key(0)
+        )
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+        assert metrics["critic/reward"] == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.1, 3.0])
 def test_target_action_and_its_noise(spec, noise):
     head = HEADS["linear"](5.0, 0.0)

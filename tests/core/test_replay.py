@@ -217,3 +217,50 @@ def test_one_trace_for_all_calls_of_a_shape():
     for i in range(6):
         ring, _, _ = cycle(ring, as_episode(Played(i, 1 + i, i % 2 == 0, False)), jax.random.key(i))
     assert traces == 1
+
+
+def stack(seeds: list[list[Played]]) -> Episode:
+    """Episodes `[seed, episode, ...]`, the shorter lists padded with episodes of length 0."""
+    most = max(map(len, seeds))
+    full = [[*s, *[Played(0, 0, False, False)] * (most - len(s))] for s in seeds]
+    rows = [jax.tree.map(lambda *x: jnp.stack(x), *map(as_episode, s)) for s in full]
+    return jax.tree.map(lambda *x: jnp.stack(x), *rows)
+
+
+SEEDS = [
+    [Played(0, 3, True, False), Played(1, 5, False, True)],
+    [Played(2, 1, False, False), Played(3, 4, True, True), Played(4, 2, False, False)],
+]
+
+
+def test_an_episode_of_length_0_is_none():
+    padded = jax.jit(jax.vmap(replay.insert_all, (None, 0)))(
+        replay.init_ring(11, 2, 1, 1), stack(SEEDS)
+    )
+    for seed, episodes in enumerate(SEEDS):
+        ring = replay.init_ring(11, 2, 1, 1)
+        for played in episodes:
+            ring = insert(ring, as_episode(played))
+        mine = jax.tree.map(lambda x, seed=seed: x[seed], padded)
+        jax.tree.map(np.testing.assert_array_equal, mine, ring)
+
+
+def test_records_drop_the_padding_and_stacked_brings_it_back():
+    episodes = stack(SEEDS)
+    seeds = replay.records(episodes)
+    assert [len(r["length"]) for r in seeds] == [2, 3]
+    assert [r["obs"].shape[1] for r in seeds] == [6, 5]
+    assert [r["action"].shape[1] for r in seeds] == [5, 4]
+    again = replay.stacked(seeds, HORIZON)
+    for name in Episode._fields:
+        before, after = np.asarray(getattr(episodes, name)), getattr(again, name)
+        assert before.shape == after.shape
+        assert before.dtype == after.dtype
+    there = np.asarray(episodes.length) > 0
+    np.testing.assert_array_equal(again.length, episodes.length)
+    np.testing.assert_array_equal(again.goal[there], np.asarray(episodes.goal)[there])
+    np.testing.assert_array_equal(again.reached[there], np.asarray(episodes.reached)[there])
+    rows = np.arange(HORIZON + 1) <= again.length[..., None]
+    np.testing.assert_array_equal(
+        again.obs[rows & there[..., None]], np.asarray(episodes.obs)[rows & there[..., None]]
+    )

@@ -29,6 +29,14 @@ class Spec:
     success: Callable[[Any, Any], Any]  # (achieved, goal) -> bool
     norm: Norm
     live: tuple[int, ...]  # goal dimensions that ever vary
+    radius: float | None = None  # success is a distance of at most this, where it is one
+    reward: Callable[[Any, Any], Any] | None = None  # (achieved, goal); None: success - 1
+    reward_range: tuple[float, float] = (-1.0, 0.0)
+
+    def value_range(self, gamma: float) -> tuple[float, float]:
+        """What discounted sums of rewards lie between; an episode may end at any step."""
+        low, high = self.reward_range
+        return min(low, 0.0) / (1 - gamma), max(high, 0.0) / (1 - gamma)
 
 
 class Agent(NamedTuple):

@@ -2,7 +2,8 @@
 
 The critic step takes its target as a function, the actor step its goals; HER changes how a batch is
 drawn and UVD passes a target of its own. Rewards are -1 until the goal is reached and 0 there, as
-in Fetch, so a value lies in [-1/(1 - gamma), 0] and targets are clipped to that.
+in Fetch, so a value lies in [-1/(1 - gamma), 0] and targets are clipped to that; an environment
+with rewards of its own brings their range.
 """
 
 from collections.abc import Callable
@@ -241,12 +242,13 @@ def learn(
 
 def sparse_target(config: TD3Config, head: Head, spec: Spec) -> TargetFn:
     """r + gamma Q'(s', mu'(s')), with the reward of *this* transition for the goal at hand."""
-    lowest = -1 / (1 - config.gamma)
+    low, high = spec.value_range(config.gamma)
+    reward_fn = spec.reward or (lambda achieved, goal: spec.success(achieved, goal) - 1.0)
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
-        reward = spec.success(batch.next_achieved, goal) - 1.0
+        reward = reward_fn(batch.next_achieved, goal)
         q, action = next_value(config, head, state, batch, goal, key)
-        target = jnp.clip(reward + config.gamma * q, lowest, 0.0)
+        target = jnp.clip(reward + config.gamma * q, low, high)
         return target, {"critic/reward": reward.mean(), "actor/abs_action": abs(action).mean()}
 
     return target_fn
@@ -255,8 +257,9 @@ def sparse_target(config: TD3Config, head: Head, spec: Spec) -> TargetFn:
 def make_sparse(
     config: TD3Config, spec: Spec, draw: Callable[[Ring, jax.Array], tuple[Batch, jax.Array]]
 ) -> Agent:
-    """TD3 on sparse rewards over batches and goals that `draw` provides (TD3 and HER)."""
-    head = HEADS[config.critic_head](1 / (1 - config.gamma), config.critic_start)
+    """TD3 on the task's rewards over batches and goals that `draw` provides (TD3 and HER)."""
+    bound = max(abs(value) for value in spec.value_range(config.gamma))
+    head = HEADS[config.critic_head](bound, config.critic_start)
     target_fn = sparse_target(config, head, spec)
 
     def update(state: TD3State, ring: Ring, key: jax.Array, step: jax.Array):

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec
@@ -53,11 +54,11 @@ class UVDConfig:
     )
     combine: str = "sum"
     """How density and TD meet in the target: sum, max, max-next, max-paper, reward."""
-    td_goals: str = "density"
-    """Goals of the TD update: intended, shuffled, marginal, density, or future (biased)."""
+    td_goals: str = "balanced"
+    """Goals of the TD update: intended, shuffled, marginal, density, balanced; future (biased)."""
     actor_goals: str = "future"
     """Goals of the actor's update: the same choices, all of them sound here."""
-    share: float = 0.5
+    futures: float = 0.8
     """Share of true futures among balanced goals."""
     intended: float = 0.2
     """Share of intended goals kept in either update."""
@@ -67,16 +68,17 @@ class UVDConfig:
     """How the density's targets are spread over 1..T: geometric or uniform."""
     smoothing: float = 0.3
     """Spatial smoothing: Gaussian noise on the density's targets, in normalised goal units."""
-    smoothing_half: int = 6000
+    smoothing_half: int = 5000
     """Updates in which the smoothing halves (0: it stays)."""
-    smoothing_end: float = 0.08
-    """The smoothing never falls below this."""
+    smoothing_end: float = 0.0
+    """The smoothing never falls below this (0: the task's success radius)."""
     density_scale: float = 1.0
     """c: factor on the density, in units of the bound that the smoothing sets (or of F itself)."""
     temporal_smoothing: float = 0.0
     """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
-    bijectors: int = 6
-    """Couplings of the flow: a resolution, the narrowest width is exp(-bijectors / 2)."""
+    bijectors: int = 0
+    """Couplings of the flow: a resolution, the narrowest width is exp(-bijectors / 2) (0: as many
+    as the narrowest smoothing asks for)."""
     flow_hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of each coupling's net."""
     flow_lr: float = 1e-3
@@ -117,21 +119,36 @@ class Density(NamedTuple):
     dim: int
     smoothing: Callable[[jax.Array], jax.Array]  # the kernel's width at an update
     log_kernel: Callable[..., jax.Array]  # (norm, goal, achieved, step), 0 at its peak
-    blur: Callable[..., jax.Array]  # (norm, goal, key, step): a goal with the kernel's noise
+    blur: Callable[..., jax.Array]  # (norm, goal, key, step): noise that fades as the kernel does
     log_unit: Callable[[jax.Array], jax.Array]  # log of what makes the kernel's peak 1
     log_scale: Callable[[jax.Array], jax.Array]  # log c at an update; c F <= bound
     bound: jax.Array | float
 
 
+def learns_long(config: UVDConfig) -> bool:
+    """Whether the density also learns its long horizon: only if goals are drawn from it."""
+    return bool({"density", "balanced"} & {config.td_goals, config.actor_goals})
+
+
+def smoothing_end(config: UVDConfig, spec: Spec) -> float:
+    """The narrowest kernel, in normalised goal units: as asked for, or the success radius."""
+    if not config.smoothing_half:
+        return config.smoothing
+    radius = 0.1 if spec.radius is None else spec.radius / float(_live_scale(spec).mean())
+    return min(config.smoothing_end or radius, config.smoothing)
+
+
+def _live_scale(spec: Spec) -> np.ndarray:
+    return np.asarray(spec.norm.goal_scale)[list(spec.live)]
+
+
 def make_density(config: UVDConfig, spec: Spec) -> Density:
     """F(g | s, a, g_intended, horizon) over the live goal dimensions, relative to the present."""
     live, dim = jnp.array(spec.live), len(spec.live)
-    flow = make_flow(
-        dim,
-        spec.obs_dim + spec.goal_dim + spec.action_dim + 1,
-        config.bijectors,
-        config.flow_hidden,
-    )
+    end = smoothing_end(config, spec)
+    context_dim = spec.obs_dim + spec.goal_dim + spec.action_dim + 1
+    couplings = config.bijectors or max(6, 2 * math.ceil(-math.log(end)))
+    flow = make_flow(dim, context_dim, couplings, config.flow_hidden)
     smooth = config.smoothing > 0
     bound = config.density_scale * (1.0 if smooth else math.exp(flow.log_bound))
 
@@ -139,7 +156,7 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         if not smooth or not config.smoothing_half:
             return jnp.asarray(config.smoothing)
         faded = config.smoothing * 0.5 ** (step / config.smoothing_half)
-        return jnp.maximum(faded, jnp.minimum(config.smoothing_end, config.smoothing))
+        return jnp.maximum(faded, end)
 
     def log_unit(step: jax.Array) -> jax.Array:
         return dim * jnp.log(smoothing(step) * math.sqrt(2 * math.pi))
@@ -161,7 +178,7 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         return -((relative(norm, goal, achieved) / smoothing(step)) ** 2).sum(-1) / 2
 
     def blur(norm, goal, key, step):
-        noise = smoothing(step) * jax.random.normal(key, (len(goal), dim))
+        noise = (smoothing(step) - end) * jax.random.normal(key, (len(goal), dim))
         return goal.at[:, live].add(noise * norm.goal_scale[live])
 
     def log_prob(params, norm, obs, action, achieved, goal, intended, horizon, noise=0.0):
@@ -241,7 +258,7 @@ def _balanced(config, density, state, ring, batch, key, step):
     key_offset, key_goal, key_noise, key_who = jax.random.split(key, 4)
     norm, n = state.td3.norm, len(batch.row)
     offset = replay.uniform_offset(key_offset, ring.steps_left[batch.row])
-    true = jax.random.uniform(key_who, (n, 1)) < config.share
+    true = jax.random.uniform(key_who, (n, 1)) < config.futures
     goal = jnp.where(
         true,
         density.blur(norm, replay.future(ring, batch.row, offset), key_noise, step),
@@ -257,7 +274,7 @@ def _balanced(config, density, state, ring, batch, key, step):
     )  # fmt: skip
     log_now = density.log_kernel(norm, goal, batch.next_achieved, step) - density.log_unit(step)
     log_q = jnp.where(offset == 1, log_now, log_later)
-    weight = 1 / (1 - config.share + config.share * jnp.exp(jnp.clip(log_q - log_p, -30, 30)))
+    weight = 1 / (1 - config.futures + config.futures * jnp.exp(jnp.clip(log_q - log_p, -30, 30)))
     return Goals(goal, weight)
 
 
@@ -296,7 +313,6 @@ class Signals(NamedTuple):
     f: Callable[[], jax.Array]  # c F(g | s, a, g)
     f_next: Callable[[], jax.Array]  # c F(g | s', a', g)
     success: Callable[[], jax.Array]  # whether s' achieves g, in units of the bound
-    kernel: Callable[[], jax.Array]  # how near s' comes to g: one sample of c F
     q: jax.Array  # min Q'(s', a'; g)
     gamma: float
     smooth: float  # lambda
@@ -311,11 +327,6 @@ def _sum(s: Signals) -> jax.Array:
 def _reward(s: Signals) -> jax.Array:
     """The same with the task's own sparse reward for F: the density only proposes goals."""
     return (1 - s.gamma) * s.success() + s.gamma * s.q
-
-
-def _sample(s: Signals) -> jax.Array:
-    """The same with one sample of F, the kernel around s': the density only proposes goals."""
-    return (1 - s.gamma) * s.kernel() + s.gamma * s.q
 
 
 def _max(s: Signals) -> jax.Array:
@@ -338,7 +349,6 @@ def _max_paper(s: Signals) -> jax.Array:
 COMBINE: dict[str, Callable[[Signals], jax.Array]] = {
     "sum": _sum,
     "reward": _reward,
-    "sample": _sample,
     "max": _max,
     "max-next": _max_next,
     "max-paper": _max_paper,
@@ -364,9 +374,7 @@ def density_step(
     else:
         ahead = replay.uniform_offset(key_short, limit)
     # The long horizon is only there to propose goals: no need to learn it where it is not used.
-    long = (jnp.arange(n) % 2 == 1) & bool(
-        {"density", "balanced"} & {config.td_goals, config.actor_goals}
-    )
+    long = (jnp.arange(n) % 2 == 1) & learns_long(config)
     offset = jnp.where(long, replay.uniform_offset(key_long, left), ahead)
     goal = replay.future(ring, batch.row, offset)
     noise = density.smoothing(step) * jax.random.normal(key_noise, (n, density.dim))
@@ -412,10 +420,6 @@ def make_target(
                 scaled(state, batch.next_obs, action, batch.next_achieved, goal) * ~batch.terminated
             ),
             lambda: density.bound * spec.success(batch.next_achieved, goal),
-            lambda: (
-                density.bound
-                * jnp.exp(density.log_kernel(state.norm, goal, batch.next_achieved, step))
-            ),
             q,
             td3.gamma,
             config.temporal_smoothing,

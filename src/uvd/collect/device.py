@@ -1,21 +1,12 @@
 """Experience from JAX tasks: whole episodes, played beside the learner."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
+from uvd.collect.exploration import Exploration
 from uvd.core.policy import Policy, act
 from uvd.core.replay import Episode
 from uvd.tasks.task import State, Task
-
-
-class Exploration(NamedTuple):
-    """How the behaviour departs from the policy."""
-
-    noise: float = 0.0  # standard deviation of Gaussian noise on the action
-    random: float = 0.0  # share of steps whose action is drawn at random
-    hold: int = 1  # mean number of steps for which a random action is held
 
 
 def explore(

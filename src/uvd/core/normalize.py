@@ -33,5 +33,6 @@ def find_achieved(obs: np.ndarray, achieved: np.ndarray) -> np.ndarray | None:
 
 def fit_norm(obs: np.ndarray, achieved: np.ndarray, goals: np.ndarray) -> Norm:
     """Ranges of rows of observations, and of goals both achieved and asked for."""
-    columns = [*ranges(obs), *ranges(np.concatenate([achieved, goals]))]
-    return Norm(*(c.astype(np.float32) for c in columns), find_achieved(obs, achieved))
+    goal_ranges = ranges(np.concatenate([achieved, goals]))
+    shift_scale = (column.astype(np.float32) for column in (*ranges(obs), *goal_ranges))
+    return Norm(*shift_scale)._replace(seen=find_achieved(obs, achieved))

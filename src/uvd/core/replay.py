@@ -10,22 +10,27 @@ Row numbers count every row ever written; a row's place is its number modulo the
 them (the paper's short replay memory) are a slice of the same ring.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+Array = Any  # of JAX or NumPy
+Record = dict[str, np.ndarray]  # episodes of one seed, by the names of `Episode`
 
 
 class Episode(NamedTuple):
     """One roll-out, padded to the task's horizon T."""
 
-    obs: jax.Array  # [T + 1, obs]
-    action: jax.Array  # [T, action]
-    achieved: jax.Array  # [T + 1, goal]
-    goal: jax.Array  # [goal], the intended one
-    length: jax.Array  # transitions that really happened
-    terminated: jax.Array  # whether the last of them ended the task (a time limit does not)
-    reached: jax.Array  # whether the intended goal was achieved at any step
+    obs: Array  # [T + 1, obs]
+    action: Array  # [T, action]
+    achieved: Array  # [T + 1, goal]
+    goal: Array  # [goal], the intended one
+    length: Array  # transitions that really happened
+    terminated: Array  # whether the last of them ended the task (a time limit does not)
+    reached: Array  # whether the intended goal was achieved at any step
 
 
 class Ring(NamedTuple):
@@ -76,14 +81,18 @@ def init_ring(capacity: int, obs_dim: int, action_dim: int, goal_dim: int) -> Ri
 
 
 def insert(ring: Ring, episode: Episode) -> Ring:
-    """Writes one episode over the oldest rows. It must be shorter than the ring."""
+    """Writes one episode over the oldest rows. It must be shorter than the ring.
+
+    An episode of length 0 is none: it pads a stack of them to a fixed number.
+    """
     capacity = len(ring.order)
     t = jnp.arange(len(episode.obs), dtype=jnp.int32)
     length = episode.length.astype(jnp.int32)
+    rows = jnp.where(length > 0, length + 1, 0)
     row = (ring.rows_written + t) % capacity
     # Padding goes to a place past the end, which a scatter in drop mode ignores.
-    place = jnp.where(t <= length, row, capacity)
-    overwritten = jnp.sum((t <= length) & (ring.steps_left[row] > 0), dtype=jnp.int32)
+    place = jnp.where(t < rows, row, capacity)
+    overwritten = jnp.sum((t < rows) & (ring.steps_left[row] > 0), dtype=jnp.int32)
 
     def put(column: jax.Array, values: jax.Array, at: jax.Array = place) -> jax.Array:
         return column.at[at].set(values.astype(column.dtype), mode="drop")
@@ -100,7 +109,7 @@ def insert(ring: Ring, episode: Episode) -> Ring:
         put(ring.steps_left, length - t),
         put(ring.steps_done, t),
         put(ring.order, row, order_at),
-        ring.rows_written + length + 1,
+        ring.rows_written + rows,
         ring.first + overwritten,
         ring.last + length,
     )
@@ -160,3 +169,30 @@ def past_kept(ring: Ring, row: jax.Array) -> jax.Array:
     capacity = len(ring.order)
     age = (ring.rows_written - 1 - row) % capacity  # 0: the newest row
     return jnp.minimum(ring.steps_done[row], capacity - 1 - age)
+
+
+def records(episodes: Episode) -> list[Record]:
+    """Stacked episodes `[seed, episode, ...]` as a record a seed, without their padding."""
+    out = []
+    for seed in range(len(episodes.length)):
+        one = {name: np.asarray(x[seed]) for name, x in episodes._asdict().items()}
+        one = {name: x[one["length"] > 0] for name, x in one.items()}
+        longest = int(one["length"].max(initial=0))
+        for name, rows in (("obs", longest + 1), ("action", longest), ("achieved", longest + 1)):
+            one[name] = one[name][:, :rows]
+        out.append(one)
+    return out
+
+
+def stacked(seeds: Sequence[Record], horizon: int) -> Episode:
+    """The episodes of a record a seed, padded to the horizon and to the same number."""
+    number = max(len(record["length"]) for record in seeds)
+    rows = {"obs": horizon + 1, "action": horizon, "achieved": horizon + 1}
+    full = {}
+    for name, x in seeds[0].items():
+        inner = (rows[name], *x.shape[2:]) if name in rows else x.shape[1:]
+        full[name] = np.zeros((len(seeds), number, *inner), x.dtype)
+        for seed, record in enumerate(seeds):
+            inside = tuple(slice(n) for n in record[name].shape)
+            full[name][seed][inside] = record[name]
+    return Episode(**full)

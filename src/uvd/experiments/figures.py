@@ -18,7 +18,7 @@ from matplotlib.patches import Circle, Rectangle
 from uvd import api
 from uvd.agents import get_algorithm
 from uvd.agents.td3 import HEADS, critic_outputs
-from uvd.agents.uvd import LONG, SHORT, UVDConfig, UVDState, make_density
+from uvd.agents.uvd import SHORT, UVDConfig, UVDState, learns_long, long_horizon, make_density
 from uvd.collect.device import Exploration, explore, rollouts
 from uvd.core.policy import Policy, act
 from uvd.errors import UserError, nearest
@@ -262,6 +262,7 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
         run, points, "density maps need a run of uvd on a point task (uvd list names them)", "uvd"
     )
     task, plan = trained.plan.task, trained.plan
+    assert isinstance(task, Task)
     if not 0 <= step < task.horizon:
         raise UserError(f"step = {step} is outside the episode: take 0 to {task.horizon - 1}")
     if episode < 0:
@@ -283,7 +284,7 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
     def repeated(x: jax.Array) -> jax.Array:
         return jnp.broadcast_to(x, (len(goals), *x.shape))
 
-    def learned(horizon: float) -> jax.Array:
+    def learned(horizon: jax.Array | float) -> jax.Array:
         log_f = density.log_prob(
             agent.flow, agent.td3.norm, repeated(scene.obs), repeated(scene.action),
             repeated(achieved), goals, repeated(intended), jnp.full((len(goals), 1), horizon),
@@ -306,8 +307,10 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
 
     ahead = f"next {config.horizon} steps" if config.horizon > 1 else "next step"
     panels = [("really reached, all later steps\n(exploring as in training)", real(), "F")]
-    if "density" in (config.td_goals, config.actor_goals):  # else that horizon was not trained
-        panels.append(("F learned, all later steps\n(proposes goals)", learned(LONG), "F"))
+    if learns_long(config):
+        offsets = long_horizon(jnp.arange(1, plan.task.horizon + 1))
+        later = jax.lax.map(learned, offsets).mean(0)
+        panels.append(("F learned, all later steps\n(proposes goals)", later, "F"))
     panels.append((f"F learned, {ahead}\n(enters the target)", learned(SHORT), "near"))
     panels.append(("Q(s, μ(s; g); g)", value() / density.bound, "Q"))
     tops: dict[str, float] = {}

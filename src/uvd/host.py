@@ -1,0 +1,263 @@
+"""The program of an environment: worker processes play while the device learns.
+
+The episodes of cycle c + 1 are played while cycle c is learned from, by the policy as it was before
+that: as learned through cycle c - 1. What plays next is part of the agent's state (`Lagged`), so a
+resumed run plays what the killed one was playing. The numbers of steps and episodes so far are read
+off the ring. Nothing depends on how fast who was: the result is the same for any number of workers.
+
+Every cycle brings each seed to its quota of `envs * horizon` steps in whole episodes; what the last
+of them made too many is owed less in the next, so updates and steps keep their ratio exactly.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from uvd.agents.agent import Agent, Metrics, Spec, State
+from uvd.agents.td3 import TD3Config
+from uvd.collect.exploration import Exploration
+from uvd.collect.worker import PROBE, TRAIN, Job, Played
+from uvd.collect.workers import Policies, Workers
+from uvd.core.policy import Norm, Policy
+from uvd.core.replay import Episode, Record, Ring, insert_all, stacked
+from uvd.program import Learner, Program, cycle_keys, make_init, make_learn, measure
+from uvd.settings import RunSettings
+from uvd.tasks.goalenv import GoalTask, batch_reward, reward_env
+
+PROBE_STEPS = 5000  # random steps from which feature ranges are measured
+
+
+class Lagged(NamedTuple):
+    """An agent's state, and the policy that plays the next cycle's episodes."""
+
+    state: Any
+    behind: Policy
+
+
+def lagged(agent: Agent) -> Agent:
+    """The same agent; its state also holds what the workers are playing."""
+
+    def init(key: jax.Array, spec: Spec) -> Lagged:
+        state = agent.init(key, spec)
+        return Lagged(state, agent.policy(state))
+
+    def update(state: Lagged, ring: Ring, key: jax.Array, step: jax.Array):
+        inner, metrics = agent.update(state.state, ring, key, step)
+        return state._replace(state=inner), metrics
+
+    return Agent(init, update, lambda state: agent.policy(state.state))
+
+
+def record(task: GoalTask, episodes: Sequence[Played]) -> Record:
+    """One seed's episodes as the log keeps them: lengths padded to the longest."""
+    length = np.array([len(played.action) for played in episodes], np.int32)
+
+    def padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        out = np.zeros((len(arrays), max(map(len, arrays)), *arrays[0].shape[1:]), np.float32)
+        for row, x in zip(out, arrays, strict=True):
+            row[: len(x)] = x
+        return out
+
+    return {
+        "obs": padded([p.obs for p in episodes]),
+        "action": padded([p.action for p in episodes]),
+        "achieved": padded([p.achieved for p in episodes]),
+        "goal": np.stack([p.goal for p in episodes]),
+        "length": length,
+        "terminated": np.array([p.terminated for p in episodes]),
+        "reached": np.array([successes(task, p).any() for p in episodes]),
+    }
+
+
+def successes(task: GoalTask, played: Played) -> np.ndarray:
+    """Success after each step: as the environment says, or as its rewards do."""
+    if played.success is not None:
+        return played.success
+    return np.asarray(task.success(played.achieved[1:], played.goal))
+
+
+_MEASURED: dict[GoalTask, tuple[Norm, tuple[int, ...]]] = {}
+
+
+def make_env_spec(task: GoalTask, workers: Workers) -> Spec:
+    """What the agent is told of an environment; feature ranges come from random roll-outs."""
+    if task not in _MEASURED:  # a process often trains and then loads
+        number = min(max(PROBE_STEPS // task.horizon, 10), 100)
+        jobs = [Job(0, 0, PROBE, i, Exploration(random=1.0)) for i in range(number)]
+        episodes = stacked([record(task, workers.play(jobs, Policies()))], task.horizon)
+        _MEASURED[task] = measure(Episode(*(x[0] for x in episodes)))
+    success, reward = make_rewards(task)
+    return Spec(
+        task.obs_dim, task.action_dim, task.goal_dim, success, *_MEASURED[task],
+        task.reward.radius, reward, (task.reward.low, task.reward.high),
+    )  # fmt: skip
+
+
+def make_rewards(task: GoalTask) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Success and reward of (achieved, goal) inside compiled code.
+
+    Where the environment's own reward was found to be a matter of distance, that is written in JAX;
+    otherwise compiled code calls back to it with whole batches.
+    """
+    rule = task.reward
+
+    def ask(achieved: jax.Array, goal: jax.Array) -> jax.Array:
+        env = reward_env(task)
+        shape = jnp.broadcast_shapes(achieved.shape, goal.shape)[:-1]
+        return jax.pure_callback(
+            lambda a, g: batch_reward(env, np.asarray(a), np.asarray(g)),
+            jax.ShapeDtypeStruct(shape, jnp.float32), achieved, goal, vmap_method="broadcast_all",
+        )  # fmt: skip
+
+    def success(achieved: jax.Array, goal: jax.Array) -> jax.Array:
+        if rule.radius is None and rule.sparse:
+            return ask(achieved, goal) > (rule.low + rule.high) / 2
+        return task.success(achieved, goal)
+
+    def reward(achieved: jax.Array, goal: jax.Array) -> jax.Array:
+        if rule.sparse and rule.radius is not None:
+            return jnp.where(success(achieved, goal), rule.high, rule.low)
+        if rule.distance:
+            return -jnp.sqrt(((achieved - goal) ** 2).sum(-1))
+        return ask(achieved, goal)
+
+    return success, reward
+
+
+def make_env_program(
+    agent: Agent,
+    task: GoalTask,
+    spec: Spec,
+    td3: TD3Config,
+    run: RunSettings,
+    total: int,
+    warm: int,
+    workers: Workers,
+) -> Program:
+    """Binds a `lagged` agent to an environment: one cycle a call, `total` cycles in all."""
+    how = Exploration(td3.noise, td3.random, td3.hold)
+    quota = run.envs * task.horizon
+    updates = round(quota * td3.updates_per_step)
+    burst = make_learn(agent, updates, warm)
+    flights: dict[int, Future] = {}  # the episodes of a cycle, in the making
+    traces: dict[str, int] = {}
+
+    def traced(name: str) -> None:
+        traces[name] = traces.get(name, 0) + 1
+
+    def learn(state: Lagged, ring: Ring, key: jax.Array, cycle: jax.Array):
+        traced("train")
+
+        def one(state: Lagged, ring: Ring, key: jax.Array) -> tuple[Lagged, Metrics]:
+            # What plays from here on is the policy as it was before these updates.
+            state = state._replace(behind=agent.policy(state))
+            return burst(state, ring, cycle_keys(key, cycle)[1], cycle)
+
+        return jax.vmap(one)(state, ring, key)
+
+    def insert(ring: Ring, episodes: Episode) -> Ring:
+        traced("insert")
+        return jax.vmap(insert_all)(ring, episodes)
+
+    learn_jit = jax.jit(learn, donate_argnums=0)
+    insert_jit = jax.jit(insert, donate_argnums=0)
+    policy_jit = jax.jit(jax.vmap(agent.policy))
+
+    def write(ring: Ring, episodes: Episode) -> Ring:
+        # In pieces of one size, the last one padded, so that one trace serves any number.
+        for i in range(0, episodes.length.shape[1], run.envs):
+            piece = Episode(*(x[:, i : i + run.envs] for x in episodes))
+            none = (0, run.envs - piece.length.shape[1])
+            padded = (np.pad(x, [(0, 0), none, *[(0, 0)] * (x.ndim - 2)]) for x in piece)
+            ring = insert_jit(ring, Episode(*padded))
+        return ring
+
+    def packed(policy: Policy) -> Policies:
+        """Stacked policies, one of each seed, ready for the workers."""
+        host = jax.tree.map(np.asarray, policy)
+        seeds = len(host.net.biases[0])
+        return Policies([jax.tree.map(lambda x, i=i: x[i], host) for i in range(seeds)])
+
+    def collect(policies: Policies, ring: Ring, cycle: int) -> Callable[[], list[list[Played]]]:
+        """How to play a cycle's episodes; the ring holds all that were played before."""
+        done = np.asarray(ring.last)
+        # An episode has a row more than it has steps.
+        first = (np.asarray(ring.rows_written) - done).tolist()
+        owed = (quota * (cycle + 1) - done).tolist()
+
+        def work() -> list[list[Played]]:
+            lists: list[list[Played]] = [[] for _ in owed]
+            left = list(owed)
+            while max(left) > 0:
+                jobs = [
+                    Job(who, run.first_seed + who, TRAIN, first[who] + len(lists[who]) + i, how)
+                    for who in range(len(lists))
+                    for i in range(-(-left[who] // task.horizon))
+                ]
+                for job, played in zip(jobs, workers.play(jobs, policies), strict=True):
+                    lists[job.who].append(played)
+                    left[job.who] -= len(played.action)
+            return lists
+
+        return work
+
+    def train(learner: Learner, first: jax.Array) -> tuple[Learner, Episode, Metrics]:
+        cycle = int(first)
+        flight = flights.pop(cycle, None)
+        # Nothing of the learner was touched where this raises: it can be saved as it is.
+        if flight is None:
+            lists = collect(packed(learner.agent.behind), learner.ring, cycle)()
+        else:
+            lists = flight.result()
+        episodes = stacked([record(task, played) for played in lists], task.horizon)
+        ring = write(learner.ring, episodes)
+        if cycle + 1 < total:
+            policies = packed(policy_jit(learner.agent))
+            flights[cycle + 1] = workers.start(collect(policies, ring, cycle + 1))
+        state, metrics = learner.agent, {}
+        if cycle >= warm:
+            state, metrics = learn_jit(state, ring, learner.key, first)
+        collected = {k: jnp.asarray(v) for k, v in summary(lists).items()}
+        return (
+            learner._replace(agent=state, ring=ring),
+            episodes,
+            {k: v[None] for k, v in {**collected, **metrics}.items()},
+        )
+
+    def summary(lists: list[list[Played]]) -> dict[str, np.ndarray]:
+        """Per seed: shares of the episodes that ended in success, had any, and moved anything."""
+
+        def share(of: Callable[[Played], Any]) -> np.ndarray:
+            return np.array([np.mean([of(p) for p in played]) for played in lists], np.float32)
+
+        return {
+            "collect/success_final": share(lambda p: successes(task, p)[-1]),
+            "collect/success_ever": share(lambda p: successes(task, p).any()),
+            "collect/moved": share(lambda p: np.linalg.norm(p.achieved[-1] - p.achieved[0]) > 1e-3),
+        }
+
+    def replay(learner: Learner, episodes: Episode) -> Learner:
+        return learner._replace(ring=write(learner.ring, episodes))
+
+    def evaluate(state: State, purpose: int, episodes: int) -> Metrics:
+        policies = packed(policy_jit(state))
+        seeds = len(policies.packed)
+        jobs = [Job(who, 0, purpose, i) for who in range(seeds) for i in range(episodes)]
+        said = [successes(task, played) for played in workers.play(jobs, policies)]
+        final, ever = (
+            np.array([of(s) for s in said], np.float32).reshape(seeds, episodes).mean(1)
+            for of in (lambda s: s[-1], lambda s: s.any())
+        )
+        return {"eval/success_final": jnp.asarray(final), "eval/success_ever": jnp.asarray(ever)}
+
+    def close() -> None:
+        flights.clear()
+        workers.close()
+
+    return Program(
+        make_init(agent, task, spec, td3.capacity), train, replay, evaluate, close, traces
+    )

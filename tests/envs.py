@@ -1,0 +1,150 @@
+"""Small goal environments for the tests; worker processes import them as `envs:Id`."""
+
+import os
+import sys
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class Line(gym.Env):
+    """A point on a plane walks towards a goal.
+
+    `ends`: an episode terminates where the point leaves the unit square, so lengths vary.
+    `trouble`: what happens in the middle of an episode while the file `file` exists; unless
+    `always`, the trouble removes the file.
+    """
+
+    def __init__(
+        self,
+        kind: str = "sparse",
+        ends: bool = False,
+        low: float = -1.0,
+        high: float = 1.0,
+        says: bool = True,
+        file: str = "",
+        trouble: str = "",
+        always: bool = False,
+    ) -> None:
+        box = Box(-np.inf, np.inf, (2,), np.float64)
+        self.observation_space = Dict(
+            observation=Box(-np.inf, np.inf, (3,), np.float64), achieved_goal=box, desired_goal=box
+        )
+        self.action_space = Box(low, high, (2,), np.float32)
+        self.kind, self.ends, self.says = kind, ends, says
+        self.file, self.trouble, self.always = file, trouble, always
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self.point = self.np_random.uniform(-0.8, 0.8, 2)
+        self.goal = self.np_random.uniform(-0.8, 0.8, 2)
+        self.time = 0
+        return self._look(), {}
+
+    def _look(self):
+        seen = np.append(self.point, self.time / 10)
+        point, goal = self.point.copy(), self.goal.copy()
+        return {"observation": seen, "achieved_goal": point, "desired_goal": goal}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        low, high = self.action_space.low, self.action_space.high
+        way = 2 * (action - low) / (high - low) - 1
+        self.point = self.point + 0.2 * way + 0.02 * self.np_random.standard_normal(2)
+        self.time += 1
+        if self.trouble and self.time == 3:
+            self._make_trouble()
+        obs = self._look()
+        reward = self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {})
+        there = np.linalg.norm(self.point - self.goal) <= 0.25
+        info = {"is_success": there} if self.says else {}
+        return obs, float(reward), self.ends and bool(abs(self.point).max() > 1), False, info
+
+    def _make_trouble(self) -> None:
+        try:
+            if self.always:
+                os.stat(self.file)
+            else:
+                os.remove(self.file)
+        except FileNotFoundError:
+            return
+        if self.trouble == "raise":
+            raise RuntimeError("the gripper\nis stuck")
+        if self.trouble == "die":
+            print("out of gears", file=sys.stderr)
+            os._exit(7)
+        time.sleep(1000)
+
+    def compute_reward(self, achieved, desired, info):
+        achieved, desired = np.asarray(achieved), np.asarray(desired)
+        gap = np.linalg.norm(achieved - desired, axis=-1)
+        widest = abs(achieved - desired).max(-1)
+        return {
+            "sparse": -(gap > 0.25).astype(np.float32),
+            "one": (gap <= 0.25).astype(np.float64),
+            "square": -(widest > 0.25).astype(np.float32),
+            "distance": -gap,
+            "dense": np.exp(-gap),
+        }[self.kind]
+
+
+class Modules(Line):
+    """Tells in its observation whether its process has loaded JAX."""
+
+    def _look(self):
+        return {**super()._look(), "observation": np.array([0.0, 0.0, "jax" in sys.modules])}
+
+
+class NoGoal(gym.Env):
+    observation_space = Box(-1, 1, (2,))
+    action_space = Box(-1, 1, (2,))
+
+
+class Keyless(Line):
+    def __init__(self) -> None:
+        super().__init__()
+        spaces = dict(self.observation_space.spaces)
+        del spaces["desired_goal"]
+        self.observation_space = Dict(spaces)
+
+
+class Picture(Line):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space["observation"] = Box(0, 255, (8, 8, 3), np.uint8)
+
+
+class Buttons(Line):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Discrete(4)
+
+
+class Unbounded(Line):
+    def __init__(self) -> None:
+        super().__init__(low=-np.inf, high=np.inf)
+
+
+class Single(Line):
+    def compute_reward(self, achieved, desired, info):
+        return -1.0 if np.linalg.norm(achieved - desired) > 0.25 else 0.0
+
+
+class Rewardless(Line):
+    compute_reward = property()  # type: ignore[assignment]
+
+
+class Silent(Line):
+    """Dense rewards, and nothing that says what success is."""
+
+    def __init__(self) -> None:
+        super().__init__("dense", says=False)
+
+
+for _class in (Line, Modules, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent):
+    gym.register(f"{_class.__name__}-v0", f"envs:{_class.__name__}", max_episode_steps=10)
+gym.register("NoGoal-v0", "envs:NoGoal", max_episode_steps=10)
+gym.register("Endless-v0", "envs:Line")
