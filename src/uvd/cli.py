@@ -253,7 +253,10 @@ class Reproduce:
     tasks: tuple[str, ...] = ()
     """Only these tasks (all point tasks if none is named)."""
     methods: tuple[str, ...] = ()
-    """Only these methods: td3, her-future, her-final, her-episode, her-paper, uvd."""
+    """Only these methods: td3, her-future, her-final, her-episode, her-paper, uvd; also, if named:
+    uvd-density (goals from the density alone), her-calm (a larger penalty on actions)."""
+    jobs: int = 0
+    """Runs trained side by side (0: one on each of two CPU cores)."""
 
 
 def _reproduce(args: list[str]) -> None:
@@ -262,7 +265,7 @@ def _reproduce(args: list[str]) -> None:
         raise nearest(made.figure, ["mini"], "experiment")
     from uvd.experiments import mini
 
-    mini.reproduce(made.out, made.seeds, made.tasks, made.methods)
+    mini.reproduce(made.out, made.seeds, made.tasks, made.methods, made.jobs or mini.AT_ONCE)
 
 
 @dataclasses.dataclass(frozen=True)

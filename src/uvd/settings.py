@@ -26,7 +26,8 @@ _PAPER_TD3 = {
 }  # fmt: skip
 _PAPER_UVD = {
     "actor_lr": 8e-4, "critic_lr": 8e-4, "critic_head": "linear", "combine": "max-paper",
-    "td_goals": "intended", "actor_goals": "intended", "intended": 1.0, "futures": 0.0, "horizon": 4,
+    "td_goals": "intended", "actor_goals": "intended", "intended": 1.0,
+    "futures": 0.0, "horizon": 4,
     "offsets": "geometric", "smoothing": 0.0, "smoothing_half": 0,
     "density_scale": 1.0, "temporal_smoothing": 0.0,
     "bijectors": 6, "flow_hidden": (300, 300), "flow_lr": 2e-4, "flow_decay": 0.0,

@@ -17,6 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -39,7 +40,7 @@ STEPS = {
     "PointPush-v0": 80_000,
     "PointPushSparse-v0": 120_000,
     "PointSlide-v0": 120_000,
-    "PointSlideNoise-v0": 120_000,
+    "PointSlideNoise-v0": 200_000,
 }
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -49,7 +50,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "her-episode": ("her", {"strategy": "episode"}),
     "her-paper": ("her", {"strategy": "paper"}),
     "uvd": ("uvd", {}),
+    "uvd-density": ("uvd", {"td_goals": "density"}),
+    "her-calm": ("her", {"action_penalty": 1.0}),
 }
+EXTRA = ("uvd-density", "her-calm")  # trained only where they are named
 ONLY_CLIFF = ("her-paper",)  # the paper words it so for its Figure 1
 
 # Seconds for 1000 steps of a seed on 2 CPU cores, and to compile a run: only to announce the time.
@@ -132,8 +136,10 @@ def train_all(jobs: Sequence[Job], folder: Path, at_once: int = 1) -> list[Path]
     costs = {p: PACE[j.algorithm] * j.run["steps"] for p, j in zip(paths, jobs)}
     todo.sort(key=lambda path: -costs[path])  # the longest first, so that none is left over alone
     cores: SimpleQueue[int | None] = SimpleQueue()
-    for core in range(at_once):
-        cores.put(core if at_once > 1 else None)
+    pin = at_once > 1 and jax.default_backend() == "cpu" and hasattr(os, "sched_getaffinity")
+    usable = sorted(os.sched_getaffinity(0)) if pin else [None]
+    for i in range(at_once):
+        cores.put(usable[i % len(usable)])
     with ThreadPoolExecutor(at_once) as pool:
         ends = list(pool.map(lambda path: _train_process(path, cores), todo))
     for path, code in zip(todo, ends):
@@ -148,7 +154,7 @@ def _train_process(path: Path, cores: "SimpleQueue[int | None]") -> int:
     """Trains one run in a process of its own, on a core of its own; its exit code."""
     core = cores.get()
     code = "import sys; from uvd.cli import main; "
-    if core is not None and hasattr(os, "sched_setaffinity"):
+    if core is not None:
         # Threads of two runs on the same cores would wait for each other.
         code = f"import os; os.sched_setaffinity(0, {{{core}}}); " + code
     command = [sys.executable, "-c", code + "sys.exit(main(sys.argv[1:]))"]
@@ -361,7 +367,11 @@ def demo(out: Path) -> None:
 
 
 def reproduce(
-    out: Path, seeds: int, tasks: tuple[str, ...] = (), methods: tuple[str, ...] = ()
+    out: Path,
+    seeds: int,
+    tasks: tuple[str, ...] = (),
+    methods: tuple[str, ...] = (),
+    at_once: int = AT_ONCE,
 ) -> None:
     """All methods on the point tasks (or those named): the paper's Figure 2 in miniature.
 
@@ -375,14 +385,16 @@ def reproduce(
         if method not in METHODS:
             raise nearest(method, METHODS, "method")
     steps = {task: n for task, n in STEPS.items() if not tasks or task in tasks}
-    jobs = make_jobs(steps, seeds, methods or METHODS)
+    if at_once < 1:
+        raise UserError(f"jobs = {at_once} must be at least 1")
+    jobs = make_jobs(steps, seeds, methods or [m for m in METHODS if m not in EXTRA])
     _make_folder(out)
     print(
         f"{len(jobs)} runs of {seeds} seeds on {', '.join(steps)}, into {out}: "
         f"{_minutes(seconds_left(jobs, out / 'runs'))}",
         flush=True,
     )
-    paths = train_all(jobs, out / "runs", AT_ONCE)
+    paths = train_all(jobs, out / "runs", at_once)
     for path in paths:
         (out / path.name).mkdir(exist_ok=True)
         for name in ("config.toml", "metrics.jsonl"):
