@@ -1,0 +1,461 @@
+"""The Fetch robot's push and slide: gymnasium-robotics' tasks bit for bit, at twice its speed.
+
+Importing this registers ``uvd/FetchPush-v4``, ``uvd/FetchSlide-v4`` and the paper's variants of
+them (Figure 2). Models, starts, goals, rewards and the random stream are those of
+gymnasium-robotics' version 4; with ``redraw=False`` every observation is the same to the last bit.
+
+What makes it fast is a light copy of the model without the robot's links as things to collide
+with, but for the hand and the base. A step of the light model is exact as long as nothing that it
+leaves out could touch; `_Clearance` says so from the positions at every substep, and where it
+cannot, the step is done again with the full model. docs/fetch.md tells why the rule is safe.
+No JAX here: worker processes import this.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+from gymnasium.spaces import Box, Dict
+from numpy.typing import ArrayLike, NDArray
+
+from uvd.errors import UserError, nearest
+
+Array = NDArray[np.float64]
+Observation = dict[str, Array]
+
+SUPPORTED = ((3, 3), (3, 12))  # MuJoCo: from, up to but without
+SUBSTEPS = 20
+HORIZON = 50
+
+
+class Setup(NamedTuple):
+    """What tells push from slide."""
+
+    model: str
+    base: tuple[float, ...]  # where the robot stands
+    object: tuple[float, ...]  # from where the object falls on the table, and how it is turned
+    extra_height: float  # of the gripper at the start
+    obj_range: float
+    target_range: float
+    target_offset: tuple[float, ...]
+
+
+SETUPS = {
+    "push": Setup(
+        "push.xml", (0.405, 0.48, 0.0), (1.25, 0.53, 0.4, 1.0, 0.0, 0.0, 0.0),
+        0.0, 0.15, 0.15, (0.0, 0.0, 0.0),
+    ),
+    "slide": Setup(
+        "slide.xml", (0.05, 0.48, 0.0), (1.7, 1.1, 0.41, 1.0, 0.0, 0.0, 0.0),
+        -0.02, 0.1, 0.3, (0.4, 0.0, 0.0),
+    ),
+}  # fmt: skip
+
+
+def paper_noise(action: Array) -> float:
+    """The paper's formula: sigma = |max(0, a - 0.5)|² / 2e."""
+    return float(np.sum(np.maximum(0.0, action - 0.5) ** 2)) / (2 * math.e)
+
+
+def code_noise(action: Array) -> float:
+    """The formula of the authors' released code: sigma = mean(a²) / e."""
+    return float(np.mean(action**2)) / math.e
+
+
+NOISES: dict[str, Callable[[Array], float] | None] = {
+    "none": None,
+    "paper": paper_noise,
+    "code": code_noise,
+}
+
+_LINK = "robot0:{}_link".format
+_SHOULDER = ("shoulder_pan", "shoulder_lift")
+_ARM = (*_SHOULDER, "upperarm_roll", "elbow_flex", "forearm_roll", "wrist_flex", "wrist_roll")
+_HAND = ("gripper", "r_gripper_finger", "l_gripper_finger")
+_TRUNK = ("torso_lift", "torso_fixed", "head_pan", "head_tilt")
+_FOOT = ("base", "laser", "estop")
+
+_STATE = (
+    mujoco.mjtState.mjSTATE_FULLPHYSICS.value
+    | mujoco.mjtState.mjSTATE_WARMSTART.value
+    | mujoco.mjtState.mjSTATE_CTRL.value
+    | mujoco.mjtState.mjSTATE_MOCAP_POS.value
+    | mujoco.mjtState.mjSTATE_MOCAP_QUAT.value
+)
+
+
+def check_mujoco(version: str) -> None:
+    """Refuses a MuJoCo for which nobody has compared the observations."""
+    low, high = ("{}.{}".format(*v) for v in SUPPORTED)
+    if not SUPPORTED[0] <= tuple(int(n) for n in version.split(".")[:2]) < SUPPORTED[1]:
+        raise UserError(f"MuJoCo {version} does not work: pip install 'mujoco>={low},<{high}'")
+
+
+def _model_path(name: str) -> str:
+    spec = find_spec("gymnasium_robotics")
+    if spec is None or spec.origin is None:
+        raise UserError("the Fetch models are missing: pip install gymnasium-robotics")
+    return str(Path(spec.origin).parent / "envs/assets/fetch" / name)
+
+
+def _light(path: str) -> mujoco.MjModel:
+    """The model without what moves nothing: links other than hand and base do not collide, and the
+    massless bodies of the cameras are gone."""
+    spec = mujoco.MjSpec.from_file(path)
+
+    def delete(thing: Any) -> None:
+        thing.delete() if hasattr(thing, "delete") else spec.delete(thing)
+
+    solid = {_LINK(link) for link in (*_HAND, "base")}
+    for geom in list(spec.geoms):
+        if geom.name in solid:
+            geom.contype = 0  # they still meet table, floor and object, but not each other
+        elif geom.name.startswith("robot0:") or geom.parent.name == "robot0:mocap":
+            delete(geom)
+    for camera in list(spec.cameras):
+        delete(camera)
+    for root in ("head_camera_link", "gripper_camera_link", "external_camera_body_0"):
+        delete(spec.body(f"robot0:{root}"))
+    return spec.compile()
+
+
+def _corners(model: mujoco.MjModel, geom: int) -> Array:
+    """Points whose convex hull is the geom, in its body's frame."""
+    if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_MESH:
+        mesh = model.geom_dataid[geom]
+        begin = model.mesh_vertadr[mesh]
+        points = model.mesh_vert[begin : begin + model.mesh_vertnum[mesh]].astype(np.float64)
+    else:  # a box, or the box around a cylinder
+        x, y, z = model.geom_size[geom]
+        if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_CYLINDER:
+            x, y, z = x, x, y
+        points = np.array(list(itertools.product((-x, x), (-y, y), (-z, z))))
+    turn = np.empty(9)
+    mujoco.mju_quat2Mat(turn, model.geom_quat[geom])
+    return points @ turn.reshape(3, 3).T + model.geom_pos[geom]
+
+
+class _Clearance:
+    """Whether a step of the light model missed no contact, from the positions it went through.
+
+    A row holds the joint positions and the bodies' centres of mass at one substep. A link lies
+    within a sphere around its centre of mass. What could touch is kept apart by bounds on the
+    numbers of a row, by the slope, and by the gap between shoulder and hand.
+    """
+
+    # Within these the shoulder and the upper arm are off the trunk, and the arm is off itself.
+    JOINTS = {  # noqa: RUF012
+        "torso_lift": (-0.005, 0.02),
+        "head_pan": (-0.02, 0.02),
+        "head_tilt": (0.03, 0.11),
+        "shoulder_pan": (-1.2, 0.85),
+        "shoulder_lift": (-1.15, 1.3),
+        "elbow_flex": (-2.4, 2.4),
+        "wrist_flex": (-2.3, 2.3),
+        "r_gripper_finger": (-0.005, 0.005),
+        "l_gripper_finger": (-0.005, 0.005),
+    }
+    SLOPE = (-1.15, 0.3)  # of the arm under the head: lift > a + b |pan|
+    PLANE = 0.49  # the arm stays above this height and the object below; the table's top is at 0.4
+    MARGIN = 0.01  # contacts begin at 0.001; the rest is for what head, torso and fingers may move
+
+    def __init__(self, full: mujoco.MjModel, data: mujoco.MjData, light: mujoco.MjModel) -> None:
+        self.nq, n = light.nq, light.nq + 3 * light.nbody
+        self.low, self.high = np.full(n, -np.inf), np.full(n, np.inf)
+
+        def hull(name: str) -> Array:
+            """Points around a body, in its frame."""
+            geoms = np.flatnonzero(full.geom_bodyid == full.body(name).id)
+            return np.concatenate([_corners(full, g) for g in geoms])
+
+        def radius(points: Array, name: str) -> float:
+            return float(np.linalg.norm(points - full.body(name).ipos, axis=1).max())
+
+        def extent(links: tuple[str, ...], axis: int) -> float:
+            """How far links that hardly move reach along an axis."""
+            bodies = [data.body(_LINK(link)) for link in links]
+            ends = [hull(b.name) @ b.xmat.reshape(3, 3)[axis] + b.xpos[axis] for b in bodies]
+            return float(np.concatenate(ends).max())
+
+        def bound(name: str, axis: int, low: float = -np.inf, high: float = np.inf) -> None:
+            """Keeps a body's sphere between two planes."""
+            gap = radius(hull(name), name) + self.MARGIN
+            at = self.nq + 3 * light.body(name).id + axis
+            self.low[at] = max(self.low[at], low + gap)
+            self.high[at] = min(self.high[at], high - gap)
+
+        self.low[:3], self.high[:3] = data.qpos[:3] - 1e-3, data.qpos[:3] + 1e-3
+        for name, (low, high) in self.JOINTS.items():
+            at = light.joint(f"robot0:{name}_joint").qposadr[0]
+            self.low[at], self.high[at] = low, high
+        front, top = extent(_TRUNK, 0), extent(_FOOT, 2)
+        for link in _ARM:
+            bound(_LINK(link), 2, low=self.PLANE)
+        for link in (*_ARM[3:], *_HAND):
+            bound(_LINK(link), 0, low=front)
+            bound(_LINK(link), 2, low=top)
+        bound("object0", 0, low=max(front, extent(_FOOT, 0)))
+        bound("object0", 2, high=self.PLANE)
+
+        self.pan, self.lift = (light.joint(f"robot0:{s}_joint").qposadr[0] for s in _SHOULDER)
+        self.shoulder = np.array([light.body(_LINK(s)).id for s in _SHOULDER])
+        self.hand, grip = light.body(_LINK("gripper")).id, _LINK("gripper")
+        fingers = [hull(_LINK(f)) + full.body(_LINK(f)).pos for f in _HAND[1:]]
+        hand = radius(np.concatenate([hull(grip), *fingers]), grip)
+        own = np.array([radius(hull(_LINK(s)), _LINK(s)) for s in _SHOULDER])
+        self.gap = own + hand + self.MARGIN
+
+    def holds(self, rows: Array) -> bool:
+        """Whether the light model misses nothing at these substeps."""
+        low, high = rows.min(0), rows.max(0)
+        if not ((low > self.low).all() and (high < self.high).all()):
+            return False
+        a, b = self.SLOPE
+        if low[self.lift] < a + b * max(high[self.pan], -low[self.pan]):
+            return False
+        low, high = low[self.nq :].reshape(-1, 3), high[self.nq :].reshape(-1, 3)
+        hand, shoulder = self.hand, self.shoulder
+        apart = np.maximum(low[hand] - high[shoulder], low[shoulder] - high[hand])
+        return bool((apart.max(1) > self.gap).all())
+
+
+class FetchEnv(gym.Env[dict[str, Any], Any]):
+    """Push or slide an object to a goal with the Fetch robot, as a Gymnasium goal environment."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
+
+    def __init__(
+        self,
+        task: str = "push",
+        distance_threshold: float = 0.05,
+        noise: str = "none",
+        redraw: bool = False,
+        reward_type: str = "sparse",
+        render_mode: str | None = None,
+    ) -> None:
+        """`redraw`: draw again where the start already satisfies the goal; off is upstream."""
+        check_mujoco(mujoco.__version__)
+        for word, valid, what in [(task, SETUPS, "task"), (noise, NOISES, "noise")]:
+            if word not in valid:
+                raise nearest(word, valid, what)
+        if reward_type not in ("sparse", "dense"):
+            raise nearest(reward_type, ("sparse", "dense"), "reward_type")
+        self.setup, self.sigma, self.redraw = SETUPS[task], NOISES[noise], redraw
+        self.distance_threshold, self.reward_type = distance_threshold, reward_type
+        self.render_mode = render_mode
+        self._renderer: Any = None
+        self._load()
+        box = Box(-np.inf, np.inf, (3,), np.float64)
+        self.observation_space = Dict(
+            desired_goal=box, achieved_goal=box, observation=Box(-np.inf, np.inf, (25,), np.float64)
+        )
+        self.action_space = Box(-1.0, 1.0, (4,), np.float32)
+        self.goal = np.zeros(3)
+
+    def _load(self) -> None:
+        """Both models, the start, and views of what every step reads and writes."""
+        path = _model_path(self.setup.model)
+        self._full, self._model = mujoco.MjModel.from_xml_path(path), _light(path)
+        self._full_data, self._data = mujoco.MjData(self._full), mujoco.MjData(self._model)
+        for model in (self._full, self._model):
+            model.eq_data[:, :7] = (0, 0, 0, 0, 0, 0, 1)  # the weld that pulls the hand
+
+        # The gripper moves into position once; episodes start from there.
+        full, data = self._full, self._full_data
+        self._object = full.joint("object0:joint").qposadr[0]
+        data.qpos[:3] = self.setup.base
+        data.qpos[self._object :] = self.setup.object
+        mujoco.mj_forward(full, data)
+        grip = data.site("robot0:grip")
+        data.mocap_pos[0] = grip.xpos + (-0.498, 0.005, -0.431 + self.setup.extra_height)
+        data.mocap_quat[0] = (1, 0, 1, 0)
+        mujoco.mj_step(full, data, nstep=10 * SUBSTEPS)
+        self._start_time, self._start = data.time, (data.qpos.copy(), data.qvel.copy())
+        self._start_grip = grip.xpos.copy()
+        self._height = float(data.site("object0").xpos[2])
+        self._clearance = _Clearance(full, data, self._model)
+        self._far = True  # whether the last step left everything clear
+
+        data, nq = self._data, self._model.nq
+        self._state = np.empty(mujoco.mj_stateSize(self._model, _STATE))
+        self._rows = np.empty((SUBSTEPS, nq + 3 * self._model.nbody))
+        self._row_views = [(row[:nq], row[nq:]) for row in self._rows]
+        self._qpos, self._qvel, self._places = data.qpos, data.qvel, data.xipos.reshape(-1)
+        self._fingers = self._qpos[13:15], self._qvel[13:15]
+        self._mocap = data.mocap_pos[0], data.mocap_quat[0]
+        hand = data.body(_LINK("gripper"))
+        self._hand = hand.xpos, hand.xquat
+        self._grip, self._puck = data.site("robot0:grip"), data.site("object0")
+        self._jac = [np.zeros((3, self._model.nv)) for _ in range(3)]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Puts the object somewhere near the gripper and draws a goal."""
+        super().reset(seed=seed)
+        while True:
+            self._place()
+            self.goal = self._draw_goal()
+            obs = self._observe()
+            distance = _distance(obs["achieved_goal"], self.goal)
+            if not self.redraw or distance >= self.distance_threshold:
+                return obs, {}
+
+    def _place(self) -> None:
+        mujoco.mj_resetData(self._model, self._data)
+        self._data.time = self._start_time
+        self._qpos[:], self._qvel[:] = self._start
+        centre, reach = self._start_grip[:2], self.setup.obj_range
+        place = centre
+        while np.linalg.norm(place - centre) < 0.1:
+            place = centre + self.np_random.uniform(-reach, reach, size=2)
+        self._qpos[self._object : self._object + 2] = place
+        self._settle()
+        self._far = True
+
+    def _draw_goal(self) -> Array:
+        reach = self.setup.target_range
+        goal = self._start_grip + self.np_random.uniform(-reach, reach, size=3)
+        goal += self.setup.target_offset
+        goal[2] = self._height
+        return goal
+
+    def step(
+        self, action: ArrayLike
+    ) -> tuple[Observation, np.float32, bool, bool, dict[str, Any]]:
+        """Moves the gripper towards where the action points, and simulates 0.04 seconds."""
+        action = np.minimum(np.maximum(action, self.action_space.low), self.action_space.high)
+        if action.shape != (4,):
+            raise ValueError(f"an action has the shape (4,), not {action.shape}")
+        if self.sigma is not None:
+            noise = self.sigma(action) * self.np_random.standard_normal(4)
+            action = np.clip(action + noise, -1.0, 1.0)
+        np.add(self._hand[0], action[:3] * 0.05, out=self._mocap[0])
+        np.add(self._hand[1], (1.0, 0.0, 1.0, 0.0), out=self._mocap[1])
+        self._simulate()
+        self._fingers[0][:] = 0.0  # the gripper is blocked
+        self._settle()
+
+        obs = self._observe()
+        distance = _distance(obs["achieved_goal"], self.goal)
+        info = {"is_success": (distance < self.distance_threshold).astype(np.float32)}
+        return obs, self._reward(distance), False, False, info
+
+    def _simulate(self) -> None:
+        """All substeps with the light model, and again with the full one where that may differ."""
+        model, data, step = self._model, self._data, mujoco.mj_step
+        mujoco.mj_getState(model, data, self._state, _STATE)
+        if self._far:
+            qpos, places = self._qpos, self._places
+            for joints_row, place_row in self._row_views:
+                step(model, data)
+                joints_row[:], place_row[:] = qpos, places
+            self._far = self._clearance.holds(self._rows)
+        if not self._far:
+            full, full_data = self._full, self._full_data
+            mujoco.mj_setState(full, full_data, self._state, _STATE)
+            step(full, full_data, nstep=SUBSTEPS)
+            mujoco.mj_getState(full, full_data, self._state, _STATE)
+            mujoco.mj_setState(model, data, self._state, _STATE)
+            mujoco.mj_kinematics(model, data)
+            row = np.concatenate([self._qpos, self._places])
+            self._far = self._clearance.holds(row[None])
+
+    def _settle(self) -> None:
+        """What an observation reads of the positions; a step computes the rest itself."""
+        mujoco.mj_kinematics(self._model, self._data)
+        mujoco.mj_comPos(self._model, self._data)
+
+    def _observe(self) -> Observation:
+        model, data, qvel = self._model, self._data, self._qvel
+        dt = SUBSTEPS * model.opt.timestep
+        grip_jac, move_jac, turn_jac = self._jac
+        mujoco.mj_jacSite(model, data, grip_jac, None, self._grip.id)
+        mujoco.mj_jacSite(model, data, move_jac, turn_jac, self._puck.id)
+        grip, place = self._grip.xpos, self._puck.xpos
+        speed = grip_jac @ qvel * dt
+        obs = np.concatenate([
+            grip, place, place - grip, self._fingers[0], _euler(self._puck.xmat),
+            move_jac @ qvel * dt - speed, turn_jac @ qvel * dt, speed, self._fingers[1] * dt,
+        ])  # fmt: skip
+        return {
+            "observation": obs,
+            "achieved_goal": place.copy(),
+            "desired_goal": self.goal.copy(),
+        }
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """-1 until the goal is achieved and 0 while it is, for one goal or a batch of them."""
+        return self._reward(_distance(achieved_goal, desired_goal))
+
+    def _reward(self, distance: Any) -> Any:
+        if self.reward_type == "dense":
+            return -distance
+        return -(distance > self.distance_threshold).astype(np.float32)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture of the full model, with the goal as a red ball."""
+        if self.render_mode is None:
+            return None
+        full, data = self._full, self._full_data
+        if self._renderer is None:
+            try:
+                self._renderer = mujoco.Renderer(full, 480, 480)
+            except Exception as error:
+                raise UserError(
+                    f"MuJoCo cannot draw ({error}): set MUJOCO_GL=egl or osmesa and install that"
+                ) from error
+        camera = mujoco.MjvCamera()
+        camera.distance, camera.azimuth, camera.elevation = 2.5, 132.0, -14.0
+        camera.lookat[:] = (1.3, 0.75, 0.55)
+        full.site("target0").pos = self.goal - full.body("floor0").pos
+        mujoco.mj_getState(self._model, self._data, self._state, _STATE)
+        mujoco.mj_setState(full, data, self._state, _STATE)
+        mujoco.mj_forward(full, data)
+        self._renderer.update_scene(data, camera)
+        picture: NDArray[np.uint8] = self._renderer.render()
+        return picture
+
+    def close(self) -> None:
+        """Gives the picture's memory back."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+
+def _distance(achieved: Any, desired: Any) -> Any:
+    gap = achieved - desired
+    return np.sqrt(np.add.reduce(gap * gap, -1))
+
+
+def _euler(turn: Array) -> Array:
+    """Euler angles of a rotation matrix, by the same operations as upstream's."""
+    xx, xy, xz, yx, yy, yz, _, _, zz = turn.tolist()
+    cy = math.sqrt(zz * zz + yz * yz)
+    upright = cy > 4 * np.finfo(np.float64).eps
+    return np.array([
+        -np.arctan2(yz, zz) if upright else 0.0,
+        -np.arctan2(-xz, cy),
+        -np.arctan2(xy, xx) if upright else -np.arctan2(-yx, yy),
+    ])  # fmt: skip
+
+
+for _name, _settings in {
+    "FetchPush-v4": {"task": "push"},
+    "FetchPushSparse-v0": {"task": "push", "distance_threshold": 0.005},
+    "FetchSlide-v4": {"task": "slide"},
+    "FetchSlideNoise-v0": {"task": "slide", "noise": "paper"},
+    "FetchSlideNoiseCode-v0": {"task": "slide", "noise": "code"},
+}.items():
+    gym.register(
+        f"uvd/{_name}",
+        entry_point="uvd.tasks.fetch:FetchEnv",
+        max_episode_steps=HORIZON,
+        kwargs={"redraw": True, **_settings},
+    )
