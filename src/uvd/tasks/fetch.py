@@ -4,8 +4,8 @@ Importing this registers ``uvd/FetchPush-v4``, ``uvd/FetchSlide-v4`` and the pap
 them (Figure 2). Models, starts, goals, rewards and the random stream are those of
 gymnasium-robotics' version 4; with ``redraw=False`` every observation is the same to the last bit.
 
-What makes it fast is a light copy of the model without the robot's links as things to collide
-with, but for the hand and the base. A step of the light model is exact as long as nothing that it
+What makes it fast is a light copy of the model in which hardly anything but the hand and the
+object can collide. A step of the light model is exact as long as nothing that it
 leaves out could touch; `_Clearance` says so from the positions at every substep, and where it
 cannot, the step is done again with the full model. docs/fetch.md tells why the rule is safe.
 No JAX here: worker processes import this.
@@ -112,10 +112,12 @@ def _light(path: str) -> mujoco.MjModel:
     def delete(thing: Any) -> None:
         thing.delete() if hasattr(thing, "delete") else spec.delete(thing)
 
-    solid = {_LINK(link) for link in (*_HAND, "base")}
+    # What may touch: contype of one in conaffinity of the other. All else has 1 and 1.
+    solid = {_LINK("base"): (0, 1)} | {_LINK(link): (0, 3) for link in _HAND}
+    solid |= {_LINK(link): (2, 0) for link in _SHOULDER}
     for geom in list(spec.geoms):
         if geom.name in solid:
-            geom.contype = 0  # they still meet table, floor and object, but not each other
+            geom.contype, geom.conaffinity = solid[geom.name]
         elif geom.name.startswith("robot0:") or geom.parent.name == "robot0:mocap":
             delete(geom)
     for camera in list(spec.cameras):
@@ -126,27 +128,24 @@ def _light(path: str) -> mujoco.MjModel:
 
 
 def _corners(model: mujoco.MjModel, geom: int) -> Array:
-    """Points whose convex hull is the geom, in its body's frame."""
+    """Points whose convex hull holds the geom, in its own frame."""
     if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_MESH:
         mesh = model.geom_dataid[geom]
         begin = model.mesh_vertadr[mesh]
-        points = model.mesh_vert[begin : begin + model.mesh_vertnum[mesh]].astype(np.float64)
-    else:  # a box, or the box around a cylinder
-        x, y, z = model.geom_size[geom]
-        if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_CYLINDER:
-            x, y, z = x, x, y
-        points = np.array(list(itertools.product((-x, x), (-y, y), (-z, z))))
-    turn = np.empty(9)
-    mujoco.mju_quat2Mat(turn, model.geom_quat[geom])
-    return points @ turn.reshape(3, 3).T + model.geom_pos[geom]
+        points: Array = model.mesh_vert[begin : begin + model.mesh_vertnum[mesh]].astype(np.float64)
+        return points
+    x, y, z = model.geom_size[geom]
+    if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_CYLINDER:
+        x, y, z = x, x, y
+    return np.array(list(itertools.product((-x, x), (-y, y), (-z, z))))
 
 
 class _Clearance:
     """Whether a step of the light model missed no contact, from the positions it went through.
 
-    A row holds the joint positions and the bodies' centres of mass at one substep. A link lies
-    within a sphere around its centre of mass. What could touch is kept apart by bounds on the
-    numbers of a row, by the slope, and by the gap between shoulder and hand.
+    A row holds the positions of joints, bodies and geoms at one substep. Each link lies within a
+    sphere around its body, or around its geom where the light model has that. What could touch is
+    kept apart by bounds on the numbers of a row, and by the slope.
     """
 
     # Within these the shoulder and the upper arm are off the trunk, and the arm is off itself.
@@ -158,35 +157,35 @@ class _Clearance:
         "shoulder_lift": (-1.15, 1.3),
         "elbow_flex": (-2.4, 2.4),
         "wrist_flex": (-2.3, 2.3),
-        "r_gripper_finger": (-0.005, 0.005),
-        "l_gripper_finger": (-0.005, 0.005),
     }
     SLOPE = (-1.15, 0.3)  # of the arm under the head: lift > a + b |pan|
     PLANE = 0.49  # the arm stays above this height and the object below; the table's top is at 0.4
-    MARGIN = 0.01  # contacts begin at 0.001; the rest is for what head, torso and fingers may move
+    MARGIN = 0.01  # contacts begin at 0.001; the rest is for what head and torso may move
 
     def __init__(self, full: mujoco.MjModel, data: mujoco.MjData, light: mujoco.MjModel) -> None:
-        self.nq, n = light.nq, light.nq + 3 * light.nbody
+        n = light.nq + 3 * light.nbody + 3 * light.ngeom
         self.low, self.high = np.full(n, -np.inf), np.full(n, np.inf)
-
-        def hull(name: str) -> Array:
-            """Points around a body, in its frame."""
-            geoms = np.flatnonzero(full.geom_bodyid == full.body(name).id)
-            return np.concatenate([_corners(full, g) for g in geoms])
-
-        def radius(points: Array, name: str) -> float:
-            return float(np.linalg.norm(points - full.body(name).ipos, axis=1).max())
+        solid = [light.geom(g).name for g in range(light.ngeom)]
 
         def extent(links: tuple[str, ...], axis: int) -> float:
             """How far links that hardly move reach along an axis."""
-            bodies = [data.body(_LINK(link)) for link in links]
-            ends = [hull(b.name) @ b.xmat.reshape(3, 3)[axis] + b.xpos[axis] for b in bodies]
+            geoms = [data.geom(_LINK(link)) for link in links]
+            ends = [
+                _corners(full, g.id) @ g.xmat.reshape(3, 3)[axis] + g.xpos[axis] for g in geoms
+            ]
             return float(np.concatenate(ends).max())
 
         def bound(name: str, axis: int, low: float = -np.inf, high: float = np.inf) -> None:
-            """Keeps a body's sphere between two planes."""
-            gap = radius(hull(name), name) + self.MARGIN
-            at = self.nq + 3 * light.body(name).id + axis
+            """Keeps a thing's sphere between two planes."""
+            points = _corners(full, full.geom(name).id)
+            if name in solid:
+                at = light.nq + 3 * light.nbody + 3 * solid.index(name) + axis
+            else:
+                turn = np.empty(9)
+                mujoco.mju_quat2Mat(turn, full.geom(name).quat)
+                points = points @ turn.reshape(3, 3).T + full.geom(name).pos
+                at = light.nq + 3 * light.body(name).id + axis
+            gap = float(np.linalg.norm(points, axis=1).max()) + self.MARGIN
             self.low[at] = max(self.low[at], low + gap)
             self.high[at] = min(self.high[at], high - gap)
 
@@ -202,14 +201,7 @@ class _Clearance:
             bound(_LINK(link), 2, low=top)
         bound("object0", 0, low=max(front, extent(_FOOT, 0)))
         bound("object0", 2, high=self.PLANE)
-
         self.pan, self.lift = (light.joint(f"robot0:{s}_joint").qposadr[0] for s in _SHOULDER)
-        self.shoulder = np.array([light.body(_LINK(s)).id for s in _SHOULDER])
-        self.hand, grip = light.body(_LINK("gripper")).id, _LINK("gripper")
-        fingers = [hull(_LINK(f)) + full.body(_LINK(f)).pos for f in _HAND[1:]]
-        hand = radius(np.concatenate([hull(grip), *fingers]), grip)
-        own = np.array([radius(hull(_LINK(s)), _LINK(s)) for s in _SHOULDER])
-        self.gap = own + hand + self.MARGIN
 
     def holds(self, rows: Array) -> bool:
         """Whether the light model misses nothing at these substeps."""
@@ -217,12 +209,7 @@ class _Clearance:
         if not ((low > self.low).all() and (high < self.high).all()):
             return False
         a, b = self.SLOPE
-        if low[self.lift] < a + b * max(high[self.pan], -low[self.pan]):
-            return False
-        low, high = low[self.nq :].reshape(-1, 3), high[self.nq :].reshape(-1, 3)
-        hand, shoulder = self.hand, self.shoulder
-        apart = np.maximum(low[hand] - high[shoulder], low[shoulder] - high[hand])
-        return bool((apart.max(1) > self.gap).all())
+        return bool(low[self.lift] > a + b * max(high[self.pan], -low[self.pan]))
 
 
 class FetchEnv(gym.Env[dict[str, Any], Any]):
@@ -284,9 +271,11 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
 
         data, nq = self._data, self._model.nq
         self._state = np.empty(mujoco.mj_stateSize(self._model, _STATE))
-        self._rows = np.empty((SUBSTEPS, nq + 3 * self._model.nbody))
-        self._row_views = [(row[:nq], row[nq:]) for row in self._rows]
-        self._qpos, self._qvel, self._places = data.qpos, data.qvel, data.xipos.reshape(-1)
+        nb = nq + 3 * self._model.nbody
+        self._rows = np.empty((SUBSTEPS, nb + 3 * self._model.ngeom))
+        self._row_views = [(row[:nq], row[nq:nb], row[nb:]) for row in self._rows]
+        self._qpos, self._qvel = data.qpos, data.qvel
+        self._row = self._qpos, data.xpos.reshape(-1), data.geom_xpos.reshape(-1)
         self._fingers = self._qpos[13:15], self._qvel[13:15]
         self._mocap = data.mocap_pos[0], data.mocap_quat[0]
         hand = data.body(_LINK("gripper"))
@@ -352,10 +341,10 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         model, data, step = self._model, self._data, mujoco.mj_step
         mujoco.mj_getState(model, data, self._state, _STATE)
         if self._far:
-            qpos, places = self._qpos, self._places
-            for joints_row, place_row in self._row_views:
+            joints, bodies, geoms = self._row
+            for joints_row, bodies_row, geoms_row in self._row_views:
                 step(model, data)
-                joints_row[:], place_row[:] = qpos, places
+                joints_row[:], bodies_row[:], geoms_row[:] = joints, bodies, geoms
             self._far = self._clearance.holds(self._rows)
         if not self._far:
             full, full_data = self._full, self._full_data
@@ -364,8 +353,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
             mujoco.mj_getState(full, full_data, self._state, _STATE)
             mujoco.mj_setState(model, data, self._state, _STATE)
             mujoco.mj_kinematics(model, data)
-            row = np.concatenate([self._qpos, self._places])
-            self._far = self._clearance.holds(row[None])
+            self._far = self._clearance.holds(np.concatenate(self._row)[None])
 
     def _settle(self) -> None:
         """What an observation reads of the positions; a step computes the rest itself."""
