@@ -81,6 +81,8 @@ _HAND = ("gripper", "r_gripper_finger", "l_gripper_finger")
 _TRUNK = ("torso_lift", "torso_fixed", "head_pan", "head_tilt")
 _FOOT = ("base", "laser", "estop")
 
+_TURN = np.array([1.0, 0.0, 1.0, 0.0])  # what upstream adds to the hand's at every step
+_TINY = 4 * float(np.finfo(np.float64).eps)
 _STATE = (
     mujoco.mjtState.mjSTATE_FULLPHYSICS.value
     | mujoco.mjtState.mjSTATE_WARMSTART.value
@@ -145,7 +147,7 @@ class _Clearance:
 
     A row holds the positions of joints, bodies and geoms at one substep. Each link lies within a
     sphere around its body, or around its geom where the light model has that. What could touch is
-    kept apart by bounds on the numbers of a row, and by the slope.
+    kept apart by bounds on the numbers of a row.
     """
 
     # Within these the shoulder and the upper arm are off the trunk, and the arm is off itself.
@@ -154,11 +156,11 @@ class _Clearance:
         "head_pan": (-0.02, 0.02),
         "head_tilt": (0.03, 0.11),
         "shoulder_pan": (-1.2, 0.85),
-        "shoulder_lift": (-1.15, 1.3),
+        "shoulder_lift": (-1.1, 1.3),
         "elbow_flex": (-2.4, 2.4),
         "wrist_flex": (-2.3, 2.3),
     }
-    SLOPE = (-1.15, 0.3)  # of the arm under the head: lift > a + b |pan|
+    RAISED, AHEAD = -0.95, 0.4  # an arm lifted beyond the first must pan less than the second
     PLANE = 0.49  # the arm stays above this height and the object below; the table's top is at 0.4
     MARGIN = 0.01  # contacts begin at 0.001; the rest is for what head and torso may move
 
@@ -205,11 +207,10 @@ class _Clearance:
 
     def holds(self, rows: Array) -> bool:
         """Whether the light model misses nothing at these substeps."""
-        low, high = rows.min(0), rows.max(0)
-        if not ((low > self.low).all() and (high < self.high).all()):
+        if not ((rows > self.low) & (rows < self.high)).all():
             return False
-        a, b = self.SLOPE
-        return bool(low[self.lift] > a + b * max(high[self.pan], -low[self.pan]))
+        raised = rows[:, self.lift].min() < self.RAISED
+        return not raised or bool(np.abs(rows[:, self.pan]).max() < self.AHEAD)
 
 
 class FetchEnv(gym.Env[dict[str, Any], Any]):
@@ -261,7 +262,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         mujoco.mj_forward(full, data)
         grip = data.site("robot0:grip")
         data.mocap_pos[0] = grip.xpos + (-0.498, 0.005, -0.431 + self.setup.extra_height)
-        data.mocap_quat[0] = (1, 0, 1, 0)
+        data.mocap_quat[0] = _TURN
         mujoco.mj_step(full, data, nstep=10 * SUBSTEPS)
         self._start_time, self._start = data.time, (data.qpos.copy(), data.qvel.copy())
         self._start_grip = grip.xpos.copy()
@@ -280,8 +281,11 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         self._mocap = data.mocap_pos[0], data.mocap_quat[0]
         hand = data.body(_LINK("gripper"))
         self._hand = hand.xpos, hand.xquat
-        self._grip, self._puck = data.site("robot0:grip"), data.site("object0")
+        sites = data.site("robot0:grip"), data.site("object0")
+        self._site_ids = [site.id for site in sites]
+        self._site_places, self._turn = [site.xpos for site in sites], sites[1].xmat
         self._jac = [np.zeros((3, self._model.nv)) for _ in range(3)]
+        self._dt = SUBSTEPS * self._model.opt.timestep
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -326,7 +330,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
             noise = self.sigma(action) * self.np_random.standard_normal(4)
             action = np.clip(action + noise, -1.0, 1.0)
         np.add(self._hand[0], action[:3] * 0.05, out=self._mocap[0])
-        np.add(self._hand[1], (1.0, 0.0, 1.0, 0.0), out=self._mocap[1])
+        np.add(self._hand[1], _TURN, out=self._mocap[1])
         self._simulate()
         self._fingers[0][:] = 0.0  # the gripper is blocked
         self._settle()
@@ -361,17 +365,17 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         mujoco.mj_comPos(self._model, self._data)
 
     def _observe(self) -> Observation:
-        model, data, qvel = self._model, self._data, self._qvel
-        dt = SUBSTEPS * model.opt.timestep
+        model, data, qvel, dt = self._model, self._data, self._qvel, self._dt
         grip_jac, move_jac, turn_jac = self._jac
-        mujoco.mj_jacSite(model, data, grip_jac, None, self._grip.id)
-        mujoco.mj_jacSite(model, data, move_jac, turn_jac, self._puck.id)
-        grip, place = self._grip.xpos, self._puck.xpos
+        mujoco.mj_jacSite(model, data, grip_jac, None, self._site_ids[0])
+        mujoco.mj_jacSite(model, data, move_jac, turn_jac, self._site_ids[1])
+        grip, place = self._site_places
+        fingers, finger_speed = self._fingers
         speed = grip_jac @ qvel * dt
-        obs = np.concatenate([
-            grip, place, place - grip, self._fingers[0], _euler(self._puck.xmat),
-            move_jac @ qvel * dt - speed, turn_jac @ qvel * dt, speed, self._fingers[1] * dt,
-        ])  # fmt: skip
+        obs = np.concatenate((
+            grip, place, place - grip, fingers, _euler(self._turn),
+            move_jac @ qvel * dt - speed, turn_jac @ qvel * dt, speed, finger_speed * dt,
+        ))  # fmt: skip
         return {
             "observation": obs,
             "achieved_goal": place.copy(),
@@ -426,7 +430,7 @@ def _euler(turn: Array) -> Array:
     """Euler angles of a rotation matrix, by the same operations as upstream's."""
     xx, xy, xz, yx, yy, yz, _, _, zz = turn.tolist()
     cy = math.sqrt(zz * zz + yz * yz)
-    upright = cy > 4 * np.finfo(np.float64).eps
+    upright = cy > _TINY
     return np.array([
         -np.arctan2(yz, zz) if upright else 0.0,
         -np.arctan2(-xz, cy),
