@@ -22,14 +22,15 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 from gymnasium.spaces import Box, Dict
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from uvd.errors import UserError, nearest
 
 Array = NDArray[np.float64]
 Observation = dict[str, Array]
 
-SUPPORTED = ((3, 3), (3, 12))  # MuJoCo: from, up to but without
+# MuJoCo: from, and up to but without. Before 3.3.6 an observation changed the next step.
+SUPPORTED = ((3, 3, 6), (3, 12, 0))
 SUBSTEPS = 20
 HORIZON = 50
 
@@ -93,10 +94,14 @@ _STATE = (
 
 
 def check_mujoco(version: str) -> None:
-    """Refuses a MuJoCo for which nobody has compared the observations."""
-    low, high = ("{}.{}".format(*v) for v in SUPPORTED)
-    if not SUPPORTED[0] <= tuple(int(n) for n in version.split(".")[:2]) < SUPPORTED[1]:
-        raise UserError(f"MuJoCo {version} does not work: pip install 'mujoco>={low},<{high}'")
+    """Refuses a MuJoCo with which the observations are not upstream's, or nobody has looked."""
+    low, high = SUPPORTED
+    if not low <= tuple(int(n) for n in version.split(".")[:3]) < high:
+        low_, high_ = (".".join(map(str, v)) for v in SUPPORTED)
+        raise UserError(
+            f"the Fetch tasks need another MuJoCo than {version}: "
+            f"pip install 'mujoco>={low_},<{high_}'"
+        )
 
 
 def _model_path(name: str) -> str:
@@ -112,11 +117,16 @@ def _light(path: str) -> mujoco.MjModel:
     spec = mujoco.MjSpec.from_file(path)
 
     def delete(thing: Any) -> None:
-        thing.delete() if hasattr(thing, "delete") else spec.delete(thing)
+        if hasattr(thing, "delete"):
+            thing.delete()
+        elif hasattr(spec, "delete"):
+            spec.delete(thing)
+        else:  # MuJoCo 3.3.0
+            spec.detach_body(thing)
 
     # What may touch: contype of one in conaffinity of the other. All else has 1 and 1.
     solid = {_LINK("base"): (0, 1)} | {_LINK(link): (0, 3) for link in _HAND}
-    solid |= {_LINK(link): (2, 0) for link in _SHOULDER}
+    solid |= {_LINK("wrist_roll"): (0, 2)} | {_LINK(link): (2, 0) for link in _SHOULDER}
     for geom in list(spec.geoms):
         if geom.name in solid:
             geom.contype, geom.conaffinity = solid[geom.name]
@@ -154,11 +164,15 @@ class _Clearance:
     JOINTS = {  # noqa: RUF012
         "torso_lift": (-0.005, 0.02),
         "head_pan": (-0.02, 0.02),
-        "head_tilt": (0.03, 0.11),
-        "shoulder_pan": (-1.2, 0.85),
-        "shoulder_lift": (-1.1, 1.3),
-        "elbow_flex": (-2.4, 2.4),
-        "wrist_flex": (-2.3, 2.3),
+        "head_tilt": (0.04, 0.08),
+        "shoulder_pan": (-1.1, 0.8),
+        "shoulder_lift": (-1.1, 0.6),
+        "upperarm_roll": (-1.2, 1.2),
+        "elbow_flex": (-0.6, 2.2),
+        "forearm_roll": (-1.5, 1.5),
+        "wrist_flex": (-0.8, 2.1),
+        "r_gripper_finger": (-0.02, 0.06),
+        "l_gripper_finger": (-0.02, 0.06),
     }
     RAISED, AHEAD = -0.95, 0.4  # an arm lifted beyond the first must pan less than the second
     PLANE = 0.49  # the arm stays above this height and the object below; the table's top is at 0.4
@@ -172,9 +186,7 @@ class _Clearance:
         def extent(links: tuple[str, ...], axis: int) -> float:
             """How far links that hardly move reach along an axis."""
             geoms = [data.geom(_LINK(link)) for link in links]
-            ends = [
-                _corners(full, g.id) @ g.xmat.reshape(3, 3)[axis] + g.xpos[axis] for g in geoms
-            ]
+            ends = [_corners(full, g.id) @ g.xmat.reshape(3, 3)[axis] + g.xpos[axis] for g in geoms]
             return float(np.concatenate(ends).max())
 
         def bound(name: str, axis: int, low: float = -np.inf, high: float = np.inf) -> None:
@@ -261,7 +273,8 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         data.qpos[self._object :] = self.setup.object
         mujoco.mj_forward(full, data)
         grip = data.site("robot0:grip")
-        data.mocap_pos[0] = grip.xpos + (-0.498, 0.005, -0.431 + self.setup.extra_height)
+        ahead = np.array([-0.498, 0.005, -0.431 + self.setup.extra_height])
+        data.mocap_pos[0] = grip.xpos + ahead
         data.mocap_quat[0] = _TURN
         mujoco.mj_step(full, data, nstep=10 * SUBSTEPS)
         self._start_time, self._start = data.time, (data.qpos.copy(), data.qvel.copy())
@@ -319,11 +332,10 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         goal[2] = self._height
         return goal
 
-    def step(
-        self, action: ArrayLike
-    ) -> tuple[Observation, np.float32, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Observation, np.float32, bool, bool, dict[str, Any]]:
         """Moves the gripper towards where the action points, and simulates 0.04 seconds."""
-        action = np.minimum(np.maximum(action, self.action_space.low), self.action_space.high)
+        space = self.action_space
+        action = np.minimum(np.maximum(action, space.low), space.high)
         if action.shape != (4,):
             raise ValueError(f"an action has the shape (4,), not {action.shape}")
         if self.sigma is not None:
@@ -401,7 +413,8 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
                 self._renderer = mujoco.Renderer(full, 480, 480)
             except Exception as error:
                 raise UserError(
-                    f"MuJoCo cannot draw ({error}): set MUJOCO_GL=egl or osmesa and install that"
+                    "MuJoCo cannot draw: before Python starts, set MUJOCO_GL to egl or osmesa, "
+                    "whichever is installed"
                 ) from error
         camera = mujoco.MjvCamera()
         camera.distance, camera.azimuth, camera.elevation = 2.5, 132.0, -14.0
@@ -438,13 +451,14 @@ def _euler(turn: Array) -> Array:
     ])  # fmt: skip
 
 
-for _name, _settings in {
+_IDS: dict[str, dict[str, Any]] = {
     "FetchPush-v4": {"task": "push"},
     "FetchPushSparse-v0": {"task": "push", "distance_threshold": 0.005},
     "FetchSlide-v4": {"task": "slide"},
     "FetchSlideNoise-v0": {"task": "slide", "noise": "paper"},
     "FetchSlideNoiseCode-v0": {"task": "slide", "noise": "code"},
-}.items():
+}
+for _name, _settings in _IDS.items():
     gym.register(
         f"uvd/{_name}",
         entry_point="uvd.tasks.fetch:FetchEnv",
