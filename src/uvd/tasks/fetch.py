@@ -5,15 +5,15 @@ them (Figure 2). Models, starts, goals, rewards and the random stream are those 
 gymnasium-robotics' version 4; with ``redraw=False`` every observation is the same to the last bit.
 
 What makes it fast is a light copy of the model in which hardly anything but the hand and the
-object can collide. A step of the light model is exact as long as nothing that it
-leaves out could touch; `_Clearance` says so from the positions at every substep, and where it
-cannot, the step is done again with the full model. docs/fetch.md tells why the rule is safe.
+object can collide. A step of the light model is exact as long as nothing that it leaves out could
+touch; `_Clearance` says so from the positions at every substep, and where it cannot, the step is
+done again with the full model. docs/fetch.md tells why that is safe.
 No JAX here: worker processes import this.
 """
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,6 +104,11 @@ def check_mujoco(version: str) -> None:
         )
 
 
+def _choose(word: str, valid: Iterable[str], what: str) -> None:
+    if word not in valid:
+        raise nearest(word, valid, what)
+
+
 def _model_path(name: str) -> str:
     spec = find_spec("gymnasium_robotics")
     if spec is None or spec.origin is None:
@@ -112,17 +117,14 @@ def _model_path(name: str) -> str:
 
 
 def _light(path: str) -> mujoco.MjModel:
-    """The model without what moves nothing: links other than hand and base do not collide, and the
-    massless bodies of the cameras are gone."""
+    """The model without the collisions that are rare, and without the cameras' massless bodies.
+
+    Hand and base still meet table, floor and object, and shoulder, wrist and hand each other.
+    """
     spec = mujoco.MjSpec.from_file(path)
 
     def delete(thing: Any) -> None:
-        if hasattr(thing, "delete"):
-            thing.delete()
-        elif hasattr(spec, "delete"):
-            spec.delete(thing)
-        else:  # MuJoCo 3.3.0
-            spec.detach_body(thing)
+        thing.delete() if hasattr(thing, "delete") else spec.delete(thing)  # by MuJoCo's version
 
     # What may touch: contype of one in conaffinity of the other. All else has 1 and 1.
     solid = {_LINK("base"): (0, 1)} | {_LINK(link): (0, 3) for link in _HAND}
@@ -241,11 +243,9 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
     ) -> None:
         """`redraw`: draw again where the start already satisfies the goal; off is upstream."""
         check_mujoco(mujoco.__version__)
-        for word, valid, what in [(task, SETUPS, "task"), (noise, NOISES, "noise")]:
-            if word not in valid:
-                raise nearest(word, valid, what)
-        if reward_type not in ("sparse", "dense"):
-            raise nearest(reward_type, ("sparse", "dense"), "reward_type")
+        _choose(task, SETUPS, "task")
+        _choose(noise, NOISES, "noise")
+        _choose(reward_type, ("sparse", "dense"), "reward_type")
         self.setup, self.sigma, self.redraw = SETUPS[task], NOISES[noise], redraw
         self.distance_threshold, self.reward_type = distance_threshold, reward_type
         self.render_mode = render_mode
@@ -255,7 +255,8 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         self.observation_space = Dict(
             desired_goal=box, achieved_goal=box, observation=Box(-np.inf, np.inf, (25,), np.float64)
         )
-        self.action_space = Box(-1.0, 1.0, (4,), np.float32)
+        self.action_space = space = Box(-1.0, 1.0, (4,), np.float32)
+        self._least, self._most = space.low, space.high
         self.goal = np.zeros(3)
 
     def _load(self) -> None:
@@ -334,8 +335,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
 
     def step(self, action: Any) -> tuple[Observation, np.float32, bool, bool, dict[str, Any]]:
         """Moves the gripper towards where the action points, and simulates 0.04 seconds."""
-        space = self.action_space
-        action = np.minimum(np.maximum(action, space.low), space.high)
+        action = np.minimum(np.maximum(action, self._least), self._most)
         if action.shape != (4,):
             raise ValueError(f"an action has the shape (4,), not {action.shape}")
         if self.sigma is not None:
