@@ -157,9 +157,9 @@ def _corners(model: mujoco.MjModel, geom: int) -> Array:
 class _Clearance:
     """Whether a step of the light model missed no contact, from the positions it went through.
 
-    A row holds the positions of joints, bodies and geoms at one substep. Each link lies within a
-    sphere around its body, or around its geom where the light model has that. What could touch is
-    kept apart by bounds on the numbers of a row.
+    A row holds the positions of the joints, up to the object's place, and of the bodies of the arm
+    and the hand at one substep. Each link lies within a sphere around its body. What could touch
+    is kept apart by bounds on the numbers of a row.
     """
 
     # Within these the shoulder and the upper arm are off the trunk, and the arm is off itself.
@@ -179,45 +179,51 @@ class _Clearance:
     RAISED, AHEAD = -0.95, 0.4  # an arm lifted beyond the first must pan less than the second
     PLANE = 0.49  # the arm stays above this height and the object below; the table's top is at 0.4
     MARGIN = 0.01  # contacts begin at 0.001; the rest is for what head and torso may move
+    WRIST = 0.15  # radius at the wrist of the cone around the gripper, which is wider than the hand
 
-    def __init__(self, full: mujoco.MjModel, data: mujoco.MjData, light: mujoco.MjModel) -> None:
-        n = light.nq + 3 * light.nbody + 3 * light.ngeom
-        self.low, self.high = np.full(n, -np.inf), np.full(n, np.inf)
-        solid = [light.geom(g).name for g in range(light.ngeom)]
+    def __init__(self, full: mujoco.MjModel, data: mujoco.MjData) -> None:
+        links = (*_ARM, *_HAND)
+        joints = int(full.joint("object0:joint").qposadr[0]) + 3
+        self.low = np.full(joints + 3 * len(links), -np.inf)
+        self.high = np.full_like(self.low, np.inf)
+
+        def hull(link: str) -> Array:
+            """Points around a link, in its body's frame."""
+            geom, turn = full.geom(_LINK(link)), np.empty(9)
+            mujoco.mju_quat2Mat(turn, geom.quat)
+            return _corners(full, geom.id) @ turn.reshape(3, 3).T + geom.pos
 
         def extent(links: tuple[str, ...], axis: int) -> float:
             """How far links that hardly move reach along an axis."""
-            geoms = [data.geom(_LINK(link)) for link in links]
-            ends = [_corners(full, g.id) @ g.xmat.reshape(3, 3)[axis] + g.xpos[axis] for g in geoms]
+            bodies = [(link, data.body(_LINK(link))) for link in links]
+            ends = [hull(link) @ b.xmat.reshape(3, 3)[axis] + b.xpos[axis] for link, b in bodies]
             return float(np.concatenate(ends).max())
 
-        def bound(name: str, axis: int, low: float = -np.inf, high: float = np.inf) -> None:
-            """Keeps a thing's sphere between two planes."""
-            points = _corners(full, full.geom(name).id)
-            if name in solid:
-                at = light.nq + 3 * light.nbody + 3 * solid.index(name) + axis
-            else:
-                turn = np.empty(9)
-                mujoco.mju_quat2Mat(turn, full.geom(name).quat)
-                points = points @ turn.reshape(3, 3).T + full.geom(name).pos
-                at = light.nq + 3 * light.body(name).id + axis
-            gap = float(np.linalg.norm(points, axis=1).max()) + self.MARGIN
-            self.low[at] = max(self.low[at], low + gap)
-            self.high[at] = min(self.high[at], high - gap)
+        def above(at: int, low: float) -> None:
+            self.low[at] = max(self.low[at], low + self.MARGIN)
 
         self.low[:3], self.high[:3] = data.qpos[:3] - 1e-3, data.qpos[:3] + 1e-3
         for name, (low, high) in self.JOINTS.items():
-            at = light.joint(f"robot0:{name}_joint").qposadr[0]
+            at = full.joint(f"robot0:{name}_joint").qposadr[0]
             self.low[at], self.high[at] = low, high
+        self.pan, self.lift = (full.joint(f"robot0:{s}_joint").qposadr[0] for s in _SHOULDER)
+
         front, top = extent(_TRUNK, 0), extent(_FOOT, 2)
-        for link in _ARM:
-            bound(_LINK(link), 2, low=self.PLANE)
-        for link in (*_ARM[3:], *_HAND):
-            bound(_LINK(link), 0, low=front)
-            bound(_LINK(link), 2, low=top)
-        bound("object0", 0, low=max(front, extent(_FOOT, 0)))
-        bound("object0", 2, high=self.PLANE)
-        self.pan, self.lift = (light.joint(f"robot0:{s}_joint").qposadr[0] for s in _SHOULDER)
+        radius = {link: float(np.linalg.norm(hull(link), axis=1).max()) for link in links}
+        for k, link in enumerate(_ARM):
+            above(joints + 3 * k + 2, self.PLANE + radius[link])
+        # The gripper lies within a cone between its body and the wrist's, of radii that follow.
+        x, y, z = hull("gripper").T
+        along = 1 + x / full.body(_LINK("gripper")).pos[0]
+        aside = np.hypot(y, z)
+        radius["gripper"] = float(((aside - (1 - along) * self.WRIST) / along).max())
+        radius["wrist_roll"] = self.WRIST
+        for k, link in list(enumerate(links))[3:]:
+            above(joints + 3 * k, front + radius[link])
+            above(joints + 3 * k + 2, top + radius[link])
+        thing = float(np.linalg.norm(_corners(full, full.geom("object0").id), axis=1).max())
+        above(joints - 3, max(front, extent(_FOOT, 0)) + thing)
+        self.high[joints - 1] = self.PLANE - thing - self.MARGIN
 
     def holds(self, rows: Array) -> bool:
         """Whether the light model misses nothing at these substeps."""
@@ -281,16 +287,17 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         self._start_time, self._start = data.time, (data.qpos.copy(), data.qvel.copy())
         self._start_grip = grip.xpos.copy()
         self._height = float(data.site("object0").xpos[2])
-        self._clearance = _Clearance(full, data, self._model)
+        self._clearance = _Clearance(full, data)
         self._far = True  # whether the last step left everything clear
 
-        data, nq = self._data, self._model.nq
-        self._state = np.empty(mujoco.mj_stateSize(self._model, _STATE))
-        nb = nq + 3 * self._model.nbody
-        self._rows = np.empty((SUBSTEPS, nb + 3 * self._model.ngeom))
-        self._row_views = [(row[:nq], row[nq:nb], row[nb:]) for row in self._rows]
+        data, model = self._data, self._model
         self._qpos, self._qvel = data.qpos, data.qvel
-        self._row = self._qpos, data.xpos.reshape(-1), data.geom_xpos.reshape(-1)
+        self._state = np.empty(mujoco.mj_stateSize(model, _STATE))
+        joints, first = self._object + 3, model.body(_LINK(_ARM[0])).id
+        arm = data.xpos[first : first + len(_ARM) + len(_HAND)]
+        self._row = self._qpos[:joints], arm.reshape(-1)
+        self._rows = np.empty((SUBSTEPS, joints + arm.size))
+        self._row_views = [(row[:joints], row[joints:]) for row in self._rows]
         self._fingers = self._qpos[13:15], self._qvel[13:15]
         self._mocap = data.mocap_pos[0], data.mocap_quat[0]
         hand = data.body(_LINK("gripper"))
@@ -298,8 +305,8 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         sites = data.site("robot0:grip"), data.site("object0")
         self._site_ids = [site.id for site in sites]
         self._site_places, self._turn = [site.xpos for site in sites], sites[1].xmat
-        self._jac = [np.zeros((3, self._model.nv)) for _ in range(3)]
-        self._dt = SUBSTEPS * self._model.opt.timestep
+        self._jac = [np.zeros((3, model.nv)) for _ in range(3)]
+        self._dt = SUBSTEPS * model.opt.timestep
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -357,10 +364,10 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         model, data, step = self._model, self._data, mujoco.mj_step
         mujoco.mj_getState(model, data, self._state, _STATE)
         if self._far:
-            joints, bodies, geoms = self._row
-            for joints_row, bodies_row, geoms_row in self._row_views:
+            joints, bodies = self._row
+            for joints_row, bodies_row in self._row_views:
                 step(model, data)
-                joints_row[:], bodies_row[:], geoms_row[:] = joints, bodies, geoms
+                joints_row[:], bodies_row[:] = joints, bodies
             self._far = self._clearance.holds(self._rows)
         if not self._far:
             full, full_data = self._full, self._full_data
