@@ -137,7 +137,7 @@ class Robot:
 
 BODY = (*_TRUNK, *_FOOT)
 PAIRS = [
-    *itertools.product(_ARM[:3], BODY),  # links further out are kept away by planes
+    *itertools.product(_ARM[:4], _TRUNK),  # planes do the rest: above the foot, before the trunk
     *itertools.combinations(BODY, 2),
     *itertools.combinations((*_ARM, *_HAND), 2),
 ]

@@ -162,7 +162,7 @@ class _Clearance:
     is kept apart by bounds on the numbers of a row.
     """
 
-    # Within these the shoulder and the upper arm are off the trunk, and the arm is off itself.
+    # Within these the arm down to the elbow is off the trunk, and the arm is off itself.
     JOINTS = {  # noqa: RUF012
         "torso_lift": (-0.005, 0.02),
         "head_pan": (-0.02, 0.02),
@@ -170,7 +170,7 @@ class _Clearance:
         "shoulder_pan": (-1.1, 0.8),
         "shoulder_lift": (-1.1, 0.6),
         "upperarm_roll": (-1.2, 1.2),
-        "elbow_flex": (-0.6, 2.2),
+        "elbow_flex": (-0.6, 2.35),
         "forearm_roll": (-1.5, 1.5),
         "wrist_flex": (-0.8, 2.1),
         "r_gripper_finger": (-0.02, 0.06),
@@ -218,7 +218,7 @@ class _Clearance:
         aside = np.hypot(y, z)
         radius["gripper"] = float(((aside - (1 - along) * self.WRIST) / along).max())
         radius["wrist_roll"] = self.WRIST
-        for k, link in list(enumerate(links))[3:]:
+        for k, link in list(enumerate(links))[4:]:
             above(joints + 3 * k, front + radius[link])
             above(joints + 3 * k + 2, top + radius[link])
         thing = float(np.linalg.norm(_corners(full, full.geom("object0").id), axis=1).max())
