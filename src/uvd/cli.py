@@ -33,7 +33,8 @@ class TrainOptions:
     """Where the run goes and from which preset it starts."""
 
     preset: str = "default"
-    """Named settings to start from: default, or paper (its Table 1, to the letter)."""
+    """Named settings to start from: default, paper (its Table 1, to the letter), or for uvd precise
+    (goals much smaller than the task)."""
     out: Path | None = None
     """The run's folder (runs/ALGORITHM-TASK if not given)."""
     overwrite: bool = False
@@ -254,7 +255,7 @@ class Reproduce:
     """Only these tasks (all point tasks if none is named)."""
     methods: tuple[str, ...] = ()
     """Only these methods: td3, her-future, her-final, her-episode, her-paper, uvd; also, if named:
-    uvd-density (goals from the density alone), her-calm (a larger penalty on actions)."""
+    uvd-balanced (true futures, corrected), her-calm (a larger penalty on actions)."""
     jobs: int = 0
     """Runs trained side by side (0: one on each of two CPU cores)."""
 

@@ -162,8 +162,9 @@ def step(spec):
     @jax.jit
     def one(state, i):
         return learn(
-            config, head, state, batch, batch.goal, target, lambda: batch.goal, jax.random.key(0), i
-        )[0]
+            config, head, state, batch, batch.goal, 1.0, target, lambda: batch.goal,
+            jax.random.key(0), i,
+        )[0]  # fmt: skip
 
     return config, init_td3(config, head, spec, jax.random.key(0)), one
 
@@ -212,7 +213,7 @@ def test_actor_ascends_the_first_critic(spec, sign):
         def body(state, i):
             target = lambda *_: (jnp.zeros(16), {})  # noqa: E731
             return learn(
-                config, head, state, batch, batch.goal, target, lambda: batch.goal,
+                config, head, state, batch, batch.goal, 1.0, target, lambda: batch.goal,
                 jax.random.key(0), i,
             )  # fmt: skip
 

@@ -50,9 +50,19 @@ def test_live_features():
 
 
 def test_fit_norm_keeps_obs_and_goals_apart():
-    norm = fit_norm(data(), np.array([[0.0, 1.0], [2.0, 5.0]]))
-    assert all(x.dtype == np.float32 for x in norm)
+    norm = fit_norm(data(), np.array([[0.0, 1.0]] * 500), np.array([[2.0, 5.0]]))
+    assert all(x.dtype == np.float32 for x in norm[:4])
+    assert norm.seen is None
     np.testing.assert_allclose(norm.goal_shift, [1, 3])
     np.testing.assert_allclose(norm.goal_scale, [1, 2])
     assert norm.obs_shift.shape == norm.obs_scale.shape == (4,)
     np.testing.assert_allclose(norm.obs_scale[0], 10, rtol=0.02)
+
+
+def test_the_achieved_goal_is_found_in_the_observation():
+    obs = data()
+    norm = fit_norm(obs, obs[:, [1, 0]], obs[:5, [1, 0]])
+    np.testing.assert_array_equal(norm.seen, [1, 0])
+    off = obs[:, [1, 0]]
+    off[7, 1] += 1e-3
+    assert fit_norm(obs, off, obs[:5, [1, 0]]).seen is None

@@ -54,7 +54,7 @@ class UVDConfig:
     )
     combine: str = "sum"
     """How density and TD meet in the target: sum, max, max-next, max-paper, reward."""
-    td_goals: str = "balanced"
+    td_goals: str = "density"
     """Goals of the TD update: intended, shuffled, marginal, density, balanced; future (biased)."""
     actor_goals: str = "future"
     """Goals of the actor's update: the same choices, all of them sound here."""
@@ -71,7 +71,7 @@ class UVDConfig:
     smoothing_half: int = 6000
     """Updates in which the smoothing halves (0: it stays)."""
     smoothing_end: float = 0.0
-    """The smoothing never falls below this (0: the task's success radius)."""
+    """The smoothing never falls below this (0: four fifths of the success radius)."""
     density_scale: float = 1.0
     """c: factor on the density, in units of the bound that the smoothing sets (or of F itself)."""
     temporal_smoothing: float = 0.0
@@ -118,7 +118,6 @@ class Density(NamedTuple):
     flow: Flow
     dim: int
     smoothing: Callable[[jax.Array], jax.Array]  # the kernel's width at an update
-    futures: Callable[[jax.Array], jax.Array]  # share of true futures at an update
     log_kernel: Callable[..., jax.Array]  # (norm, goal, achieved, step), 0 at its peak
     blur: Callable[..., jax.Array]  # (norm, goal, key, step): noise that fades as the kernel does
     log_unit: Callable[[jax.Array], jax.Array]  # log of what makes the kernel's peak 1
@@ -132,11 +131,11 @@ def learns_long(config: UVDConfig) -> bool:
 
 
 def smoothing_end(config: UVDConfig, spec: Spec) -> float:
-    """The narrowest kernel, in normalised goal units: as asked for, or the success radius."""
+    """The narrowest kernel, in normalised goal units: as asked for, or by the success radius."""
     if not config.smoothing_half:
         return config.smoothing
     radius = 0.1 if spec.radius is None else spec.radius / float(_live_scale(spec).mean())
-    return min(config.smoothing_end or 0.6 * radius, config.smoothing)
+    return min(config.smoothing_end or 0.8 * radius, config.smoothing)
 
 
 def _live_scale(spec: Spec) -> np.ndarray:
@@ -158,9 +157,6 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
             return jnp.asarray(config.smoothing)
         faded = config.smoothing * 0.5 ** (step / config.smoothing_half)
         return jnp.maximum(faded, end)
-
-    def futures(step: jax.Array) -> jax.Array:
-        return config.futures * (1 - smoothing(step) / config.smoothing)
 
     def log_unit(step: jax.Array) -> jax.Array:
         return dim * jnp.log(smoothing(step) * math.sqrt(2 * math.pi))
@@ -197,7 +193,7 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         return achieved.at[:, live].add(x * norm.goal_scale[live])
 
     return Density(
-        log_prob, sample, flow, dim, smoothing, futures, log_kernel, blur, log_unit, log_scale, bound
+        log_prob, sample, flow, dim, smoothing, log_kernel, blur, log_unit, log_scale, bound
     )
 
 
@@ -262,8 +258,7 @@ def _balanced(config, density, state, ring, batch, key, step):
     key_offset, key_goal, key_noise, key_who = jax.random.split(key, 4)
     norm, n = state.td3.norm, len(batch.row)
     offset = replay.uniform_offset(key_offset, ring.steps_left[batch.row])
-    share = density.futures(step)
-    true = jax.random.uniform(key_who, (n, 1)) < share
+    true = jax.random.uniform(key_who, (n, 1)) < config.futures
     goal = jnp.where(
         true,
         density.blur(norm, replay.future(ring, batch.row, offset), key_noise, step),
@@ -279,7 +274,7 @@ def _balanced(config, density, state, ring, batch, key, step):
     )  # fmt: skip
     log_now = density.log_kernel(norm, goal, batch.next_achieved, step) - density.log_unit(step)
     log_q = jnp.where(offset == 1, log_now, log_later)
-    weight = 1 / (1 - share + share * jnp.exp(jnp.clip(log_q - log_p, -30, 30)))
+    weight = 1 / (1 - config.futures + config.futures * jnp.exp(jnp.clip(log_q - log_p, -30, 30)))
     return Goals(goal, weight)
 
 

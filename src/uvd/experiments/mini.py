@@ -50,10 +50,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "her-episode": ("her", {"strategy": "episode"}),
     "her-paper": ("her", {"strategy": "paper"}),
     "uvd": ("uvd", {}),
-    "uvd-density": ("uvd", {"td_goals": "density"}),
+    "uvd-balanced": ("uvd", {"td_goals": "balanced"}),
     "her-calm": ("her", {"action_penalty": 1.0}),
 }
-EXTRA = ("uvd-density", "her-calm")  # trained only where they are named
+PRESET = {("uvd", "PointPushSparse-v0"): "precise"}  # where it is not the default
+EXTRA = ("uvd-balanced", "her-calm")  # trained only where they are named
 ONLY_CLIFF = ("her-paper",)  # the paper words it so for its Figure 1
 
 # Seconds for 1000 steps of a seed on 2 CPU cores, and to compile a run: only to announce the time.
@@ -74,11 +75,12 @@ class Job:
     run: dict[str, Any]
     """Seeds, steps and the like."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """The algorithm's settings that are not its defaults."""
+    """The algorithm's settings that are not its preset's."""
+    preset: str = "default"
 
     def config(self) -> dict[str, Any]:
         """The configuration that its folder must have."""
-        return make_config(self.algorithm, self.task, "default", self.run, self.settings, {})
+        return make_config(self.algorithm, self.task, self.preset, self.run, self.settings, {})
 
 
 def make_jobs(steps: dict[str, int], seeds: int, methods: Iterable[str]) -> list[Job]:
@@ -86,7 +88,12 @@ def make_jobs(steps: dict[str, int], seeds: int, methods: Iterable[str]) -> list
     methods = list(methods)
     return [
         Job(
-            f"{task}-{name}", METHODS[name][0], task, {"seeds": seeds, "steps": n}, METHODS[name][1]
+            f"{task}-{name}",
+            METHODS[name][0],
+            task,
+            {"seeds": seeds, "steps": n},
+            METHODS[name][1],
+            PRESET.get((METHODS[name][0], task), "default"),
         )
         for task, n in steps.items()
         for name in methods
