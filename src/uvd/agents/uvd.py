@@ -6,14 +6,15 @@ critic's target. A target never sees a goal that was chosen by looking at s':
     the goals of a TD update may depend on (s, a), never on what happened after them.
 
 That line is what separates UVD from HER. `GOALS` below lists the ways of choosing goals; all but
-`future` obey it, and `future` is allowed where no s' enters: in the actor's update.
+`future` obey it (`balanced` by its weights), and `future` is allowed where no s' enters: in the
+actor's update.
 
 The density models the goal relative to what is achieved now, in normalised units, over the goal
 dimensions that vary. Its training targets carry Gaussian noise of standard deviation `smoothing`
 (the paper's spatial smoothing). In units of that kernel's peak, F(g | s, a) is the expectation of
 exp(-|g - achieved|² / 2 smoothing²): a soft probability of success, at most 1. This is the bound
-of the targets; without smoothing it is the flow's own (`Flow.log_bound`). The success radius of
-the task is read by `combine = "reward"` alone.
+of the targets; without smoothing it is the flow's own (`Flow.log_bound`). The smoothing narrows to
+the size of the task's goals, and no further.
 """
 
 import math
