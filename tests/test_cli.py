@@ -29,6 +29,8 @@ def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
         (["train", "uvd", "PointPush-v0", "--seeds", "0"], "seeds = 0"),
         (["train", "uvd", "PointPush-v0", "--short", "1000000"], "short = 1000000 is larger"),
         (["train", "uvd", "PointPush-v0", "--horizon", "60"], "horizon = 60"),
+        (["train", "uvd", "PointPush-v0", "--preset", "precise", "--smoothing=0"], "bijectors"),
+        (["train", "uvd", "PointPush-v0", "--futures", "1"], "futures = 1.0"),
         (["train", "uvd", "PointPush-v0", "--capacity", "100"], "capacity = 100"),
         (["train", "uvd", "PointPush-v0", "--updates-per-step", "0.001"], "updates_per_step"),
         (["train", "--resume", "no/such/run"], "no/such/run"),

@@ -12,6 +12,7 @@ from uvd.agents.td3 import (
     HEADS,
     TD3Config,
     critic_outputs,
+    critic_step,
     init_td3,
     learn,
     make_td3,
@@ -23,6 +24,7 @@ from uvd.core.replay import Batch, Episode, init_ring, insert_all
 
 OBS, ACTION, GOAL = 6, 1, 1
 GAMMA = 0.8
+KEY = jax.random.key(0)
 CONFIG = TD3Config(
     gamma=GAMMA, hidden=(32, 32), batch=64, critic_lr=3e-3, tau=0.1, action_penalty=0.0,
     policy_delay=2,
@@ -167,6 +169,30 @@ def step(spec):
         )[0]  # fmt: skip
 
     return config, init_td3(config, head, spec, jax.random.key(0)), one
+
+
+@pytest.mark.parametrize(("how", "reads"), [("relative", True), ("absolute", False)])
+def test_goal_input(spec, how, reads):
+    shown = replace(spec, norm=spec.norm._replace(seen=np.arange(GOAL)))
+    state = init_td3(replace(CONFIG, goal_input=how), HEADS["tanh"](5.0, 0.0), shown, KEY)
+    assert (state.norm.seen is not None) == reads
+
+
+def test_weights_weigh(spec):
+    """A transition of weight 0 moves nothing; doubling all weights doubles the loss."""
+    head = HEADS["tanh"](5.0, 0.0)
+    state, batch = init_td3(CONFIG, head, spec, KEY), transition(8)
+    half = jnp.arange(8) < 4
+
+    def loss(weight, target):
+        tell = lambda *_: (target, {})  # noqa: E731
+        return critic_step(CONFIG, head, state, batch, batch.goal, weight, tell, KEY)
+
+    one, other = (loss(1.0 * half, jnp.where(half, 1.0, x)) for x in (0.0, 3.0))
+    assert not differs(one[0].critic, other[0].critic)
+    assert differs(loss(1.0, jnp.where(half, 1.0, 0.0))[0].critic, one[0].critic)
+    double = loss(2.0 * half, jnp.ones(8))[1]["critic/loss"]
+    assert double == pytest.approx(2 * float(one[1]["critic/loss"]), rel=1e-5)
 
 
 def differs(a, b):

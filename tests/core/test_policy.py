@@ -26,8 +26,10 @@ def policy():
     return Policy(net, Norm(draw(OBS), abs(draw(OBS)) + 1, draw(GOAL), abs(draw(GOAL)) + 1))
 
 
+@pytest.mark.parametrize("seen", [None, np.array([3, 1], np.int32)])
 @pytest.mark.parametrize("batch", [(), (1,), (64,)])
-def test_numpy_and_jax_act_alike(policy, batch):
+def test_numpy_and_jax_act_alike(policy, batch, seen):
+    policy = policy._replace(norm=policy.norm._replace(seen=seen))
     rng = np.random.default_rng(1)
     obs = rng.normal(size=(*batch, OBS)).astype(np.float32)
     goal = rng.normal(size=(*batch, GOAL)).astype(np.float32)
@@ -55,6 +57,15 @@ def test_act_by_hand():
     # Features (3-1)/2 = 1, 4/1 = 4, (1+1)/4 = 0.5; hidden 4 and -1 -> -0.01; out 1.999.
     action = act(Policy(net, norm), np.array([3.0, 4.0]), np.array([1.0]))
     np.testing.assert_allclose(action, np.tanh([1.999]), rtol=1e-12)
+
+
+def test_a_seen_goal_is_read_as_a_gap():
+    norm = Norm(np.zeros(3), np.ones(3), np.array([7.0]), np.array([4.0]), np.array([2]))
+    obs, goal = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.array([[5.0], [6.0]])
+    np.testing.assert_array_equal(features(norm, obs, goal)[:, :3], obs)
+    np.testing.assert_array_equal(features(norm, obs, goal)[:, 3], [0.5, 0.0])  # (goal - obs) / 4
+    far = features(norm._replace(seen=None), obs, goal)[:, 3]
+    np.testing.assert_array_equal(far, [-0.5, -0.25])  # from the middle of the goals' range
 
 
 def test_leaky_relu():
