@@ -19,6 +19,7 @@ ABOUT = """uvd: agents that reach what you show them.
   uvd eval RUN                          success of a trained run over fresh episodes
   uvd plot RUN [RUN ...] -o FILE        learning curves: interquartile mean, 95 % bands
   uvd plot density RUN -o FILE          the learned density and value, as maps over goals
+  uvd demos info SOURCE                 what is in a file, folder or dataset of demonstrations
   uvd list                              algorithms, tasks and presets
   uvd reproduce mini                    all point tasks, all methods: Figure 2 in miniature
   uvd demo                              the paper's argument in a few minutes
@@ -228,6 +229,38 @@ def _plot(args: list[str]) -> None:
     print(made.out)
 
 
+@dataclasses.dataclass(frozen=True)
+class DemosInfo:
+    """What demonstrations hold: a local Minari dataset, GAIL's HDF5 layout, or .npz files."""
+
+    source: Positional[str]
+    task: str | None = None
+    """A task whose sizes they must have; shown as that task sees them."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """A picture to write: returns, and a few features over time."""
+
+
+def _demos(args: list[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from uvd.demos import load_demos, summary
+
+    if not args or args[0] != "info":
+        raise nearest(args[0] if args else "", ["info"], "command of uvd demos")
+    made = _cli(DemosInfo, "uvd demos info", args[1:])
+    demos = load_demos(made.source, made.task)
+    table = Table(title=f"{demos.name} ({demos.kind})", show_header=False)
+    for row in summary(demos):
+        table.add_row(*row)
+    Console().print(table)
+    if made.out:
+        from uvd.experiments.figures import draw_demos
+
+        draw_demos(demos, made.out)
+        print(made.out)
+
+
 def _list(args: list[str]) -> None:
     from uvd.agents import ALGORITHMS
     from uvd.settings import PRESETS
@@ -287,6 +320,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": _train,
     "eval": _eval,
     "plot": _plot,
+    "demos": _demos,
     "list": _list,
     "reproduce": _reproduce,
     "demo": _demo,

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from uvd import api
 from uvd.agents import get_algorithm
@@ -21,6 +22,7 @@ from uvd.agents.td3 import HEADS, critic_outputs
 from uvd.agents.uvd import SHORT, UVDConfig, UVDState, learns_long, long_horizon, make_density
 from uvd.collect.device import Exploration, explore, rollouts
 from uvd.core.policy import Policy, act
+from uvd.demos import Demos
 from uvd.errors import UserError, nearest
 from uvd.experiments import statistics
 from uvd.runs import Run
@@ -439,4 +441,28 @@ def draw_paths(runs: Sequence[Path], out: Path) -> None:
         Line2D([], [], ls="", marker="*", mfc="#f0e442", mec="0.2", ms=8, label="goal"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+    _save(figure, out)
+
+
+def draw_demos(demos: Demos, out: Path, features: int = 6, shown: int = 3) -> None:
+    """Returns (lengths where there are no rewards), and a few features over time."""
+    returns = demos.returns()
+    bars = [t.steps for t in demos.trajectories] if returns is None else returns
+    chosen = np.unique(np.linspace(0, demos.obs_dim - 1, features).astype(int))
+    figure = Figure(figsize=(11, 2.6 + 1.1 * len(chosen)), layout="constrained")
+    top, *rest = figure.subplots(
+        1 + len(chosen), 1, height_ratios=[2] + [1] * len(chosen), squeeze=False
+    )[:, 0]
+    top.bar(np.arange(len(bars)), bars, color=OTHERS[0])
+    top.xaxis.set_major_locator(MaxNLocator(integer=True))
+    top.set_xlabel("trajectory")
+    top.set_ylabel("steps" if returns is None else "return")
+    top.set_title(Path(demos.name).name)
+    for ax, feature in zip(rest, chosen):
+        for t, color in zip(demos.trajectories[:shown], OTHERS):
+            ax.plot(t.obs[:200, feature], color=color, linewidth=0.8)
+        ax.set_ylabel(f"obs[{feature}]")
+    for ax in rest[:-1]:
+        ax.tick_params(labelbottom=False)
+    rest[-1].set_xlabel(f"step (the first {min(shown, len(bars))} trajectories)")
     _save(figure, out)

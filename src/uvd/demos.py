@@ -1,0 +1,470 @@
+"""Demonstrations: read from three formats, thinned the same way for every method, written.
+
+`load_demos` takes a local Minari dataset (its id or its folder; nothing is downloaded), an HDF5
+file in GAIL's layout, or a folder of .npz files. A trajectory has T steps. Its observations are
+what each step was decided on, and where the format keeps it one more, what the last step led to:
+T + 1 rows in Minari, T in GAIL's layout, either in .npz files. Actions may be missing: imitation
+from observation needs none. All numbers are float32, as the replay memory holds them.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+
+from uvd.errors import UserError, nearest
+from uvd.tasks.goalenv import one_line
+from uvd.tasks.locomotion import CHEETAH_HIDDEN, HUMANOID_HIDDEN
+
+# Upstream's observations, by their size, and the entries of them that our tasks keep. All versions
+# of Humanoid begin with the same 45 numbers: 22 joint positions and 23 velocities.
+_CHEETAH = {17: np.delete(np.arange(17), CHEETAH_HIDDEN)}
+_HUMANOID = {size: np.delete(np.arange(45), HUMANOID_HIDDEN) for size in (45, 348, 376)}
+ADAPTED = {
+    "HalfCheetahNonExploitable-v0": _CHEETAH,
+    "HumanoidNonExploitable-v0": _HUMANOID,
+    "HumanoidNonExploitableTerminating-v0": _HUMANOID,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """One demonstration of T steps."""
+
+    obs: np.ndarray  # [T or T + 1, D]
+    action: np.ndarray | None = None  # [T, A]
+    reward: np.ndarray | None = None  # [T]
+
+    @property
+    def steps(self) -> int:
+        """T; of observations alone, as many as there are."""
+        known = [x for x in (self.action, self.reward) if x is not None]
+        return len(known[0] if known else self.obs)
+
+
+@dataclass(frozen=True, eq=False)
+class Demos:
+    """Demonstrations of one task: all of the same sizes, all with actions or none."""
+
+    name: str  # what they were loaded from
+    kind: str  # minari, gail or npz
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def obs_dim(self) -> int:
+        return self.trajectories[0].obs.shape[1]
+
+    @property
+    def action_dim(self) -> int | None:
+        action = self.trajectories[0].action
+        return None if action is None else action.shape[1]
+
+    def returns(self) -> np.ndarray | None:
+        """The sum of each trajectory's rewards, where there are any."""
+        rewards = [t.reward for t in self.trajectories if t.reward is not None]
+        return np.array([r.sum(dtype=np.float64) for r in rewards]) if rewards else None
+
+
+class Pairs(NamedTuple):
+    """Observations and actions chosen from demonstrations, and where each came from."""
+
+    obs: np.ndarray  # [N, D]
+    action: np.ndarray | None  # [N, A]
+    trajectory: np.ndarray  # [N], its index in the demonstrations
+    step: np.ndarray  # [N]
+
+
+def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Demos:
+    """The demonstrations in a file, a folder, or a local Minari dataset of that id.
+
+    With `env_id` their sizes must be the task's. Observations of upstream's HalfCheetah or
+    Humanoid lose the entries that our variants of them hide (`ADAPTED`).
+    """
+    path = Path(source)
+    if path.is_file():
+        kind, trajectories = "gail", list(_read_gail(path))
+    elif data := _minari_data(path, str(source)):
+        kind, trajectories = "minari", list(_read_minari(data))
+    elif path.is_dir():
+        kind, trajectories = "npz", list(_read_npz(path))
+    else:
+        known = _local_minari()
+        if not known:
+            raise UserError(f"{source} is neither a file nor a folder nor a local Minari dataset")
+        raise nearest(str(source), known, "file, folder or local Minari dataset")
+    demos = Demos(str(source), kind, tuple(t for _, t in trajectories))
+    _check_alike(demos, [where for where, _ in trajectories])
+    return demos if env_id is None else _fit(demos, env_id)
+
+
+def select(
+    demos: Demos, trajectories: int | Sequence[int] | None = None, every: int = 1,
+    seed: int | None = None,
+) -> Pairs:  # fmt: skip
+    """Every n-th step of some trajectories, from step every // 2: the same for every method.
+
+    `trajectories`: how many (all if None), or which by their index. That many are the first ones;
+    with a seed they are drawn, and fewer of the same seed are among more of it.
+    """
+    count = len(demos.trajectories)
+    if every < 1:
+        raise UserError(f"every = {every} must be at least 1")
+    if trajectories is None or isinstance(trajectories, int):
+        wanted = count if trajectories is None else trajectories
+        if not 1 <= wanted <= count:
+            raise UserError(f"{demos.name} has {count} trajectories, {wanted} were asked for")
+        order = range(count) if seed is None else np.random.default_rng(seed).permutation(count)
+        chosen = [int(i) for i in order[:wanted]]
+    else:
+        chosen = list(trajectories)
+        if wrong := [i for i in chosen if not 0 <= i < count]:
+            raise UserError(f"{demos.name} has trajectories 0 to {count - 1}, not {wrong[0]}")
+    taken = [(i, demos.trajectories[i], every // 2) for i in chosen]
+    for i, t, start in taken:
+        if start >= t.steps:
+            raise UserError(
+                f"{demos.name}: trajectory {i} has {t.steps} steps, of which every = {every} "
+                f"takes none (the first would be step {start})"
+            )
+    steps = [np.arange(start, t.steps, every) for _, t, start in taken]
+    actions = [t.action[at] for (_, t, _), at in zip(taken, steps) if t.action is not None]
+    return Pairs(
+        np.concatenate([t.obs[at] for (_, t, _), at in zip(taken, steps)]),
+        np.concatenate(actions) if actions else None,
+        np.repeat(chosen, [len(at) for at in steps]),
+        np.concatenate(steps),
+    )
+
+
+def need_actions(demos: Demos, what: str) -> None:
+    """Refuses demonstrations of observations alone; `what` needs more."""
+    if demos.action_dim is None:
+        raise UserError(f"{demos.name} has no actions: {what} needs them")
+
+
+def with_previous_action(demos: Demos) -> Demos:
+    """Each observation with the action before it appended, zeros at the start."""
+    need_actions(demos, "the previous action in an observation")
+
+    def extend(t: Trajectory) -> Trajectory:
+        assert t.action is not None
+        before = np.concatenate([np.zeros_like(t.action[:1]), t.action])[: len(t.obs)]
+        return replace(t, obs=np.concatenate([t.obs, before], 1))
+
+    return replace(demos, trajectories=tuple(map(extend, demos.trajectories)))
+
+
+def summary(demos: Demos) -> list[tuple[str, str]]:
+    """What there is to know at a glance, as names and values."""
+    steps = [t.steps for t in demos.trajectories]
+    returns = demos.returns()
+    more = "one more" if len(demos.trajectories[0].obs) > steps[0] else "as many"
+    return [
+        ("trajectories", str(len(steps))),
+        ("steps", f"{sum(steps):,} (each {min(steps):,} to {max(steps):,})"),
+        ("observation", f"{demos.obs_dim} numbers, {more} as steps"),
+        ("action", "none" if demos.action_dim is None else f"{demos.action_dim} numbers"),
+        (
+            "return",
+            "no rewards"
+            if returns is None
+            else f"mean {returns.mean():.1f}, min {returns.min():.1f}, max {returns.max():.1f}",
+        ),
+    ]
+
+
+def write_npz(trajectories: Sequence[Trajectory], folder: str | os.PathLike[str]) -> Path:
+    """Writes a folder of .npz files, one a trajectory; it appears whole or not at all."""
+    final = Path(folder)
+    checked = _checked(trajectories, str(folder), (0, 1))
+    with _beside(final) as made:
+        for i, t in enumerate(checked.trajectories):
+            found = {"obs": t.obs, "action": t.action, "reward": t.reward}
+            arrays: dict[str, Any] = {key: x for key, x in found.items() if x is not None}
+            np.savez(made / f"{i:05d}.npz", **arrays)
+    return final
+
+
+def write_minari(
+    trajectories: Sequence[Trajectory], dataset_id: str, env_id: str | None = None,
+    terminated: Sequence[bool] = (), **metadata: Any,
+) -> Path:  # fmt: skip
+    """Writes a local Minari dataset; it appears whole or not at all.
+
+    `env_id` is the environment that was played, kept in the dataset; `terminated` says which
+    trajectories ended by themselves (none if empty: all were cut). `metadata` as Minari has it:
+    algorithm_name, description, author (a set), ...
+    """
+    import minari
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.dataset.minari_storage import MinariStorage
+
+    try:
+        parse_dataset_id(dataset_id)
+    except (ValueError, TypeError):
+        raise UserError(f"Minari id '{dataset_id}' must read NAME-v0 or SPACE/NAME-v0") from None
+    for i, t in enumerate(trajectories):
+        if t.action is None or t.reward is None:
+            raise UserError(
+                f"{dataset_id}: trajectory {i} has no actions or no rewards, a Minari dataset "
+                "needs both; a folder of .npz files needs only observations"
+            )
+    checked = _checked(trajectories, dataset_id, (1,))
+    actions: gym.Space = Box(-np.inf, np.inf, (checked.action_dim or 0,), np.float32)
+    spec = None
+    if env_id is not None:
+        checked = _fit(checked, env_id)
+        with _made(env_id) as env:
+            actions, spec = env.action_space, env.spec
+    buffers = []
+    for t, ended in zip(checked.trajectories, terminated or [False] * len(trajectories)):
+        last = np.arange(t.steps) == t.steps - 1
+        buffers.append(
+            EpisodeBuffer(
+                observations=t.obs, actions=t.action, rewards=t.reward,
+                terminations=last & bool(ended), truncations=last & (not ended),
+            )
+        )  # fmt: skip
+    final = _minari_root() / dataset_id
+    with _beside(final) as made:
+        storage = MinariStorage.new(
+            made / "data", Box(-np.inf, np.inf, (checked.obs_dim,), np.float32), actions, spec
+        )
+        storage.update_metadata(
+            {"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata}
+        )
+        storage.update_episodes(buffers)
+    return final
+
+
+def _checked(trajectories: Sequence[Trajectory], name: str, more: tuple[int, ...]) -> Demos:
+    """Trajectories that are to be written, held against the same rules as those that are read."""
+    if not trajectories:
+        raise UserError(f"{name}: there are no trajectories to write")
+    fields = ("obs", "action", "reward")
+    labels = [
+        {f: f"{name}: {f} of trajectory {i}" for f in fields} for i in range(len(trajectories))
+    ]
+    given = [{f: x for f in fields if (x := getattr(t, f)) is not None} for t in trajectories]
+    demos = Demos(name, "", tuple(_trajectory(w, g, more) for w, g in zip(labels, given)))
+    _check_alike(demos, [w["obs"] for w in labels])
+    return demos
+
+
+@contextmanager
+def _beside(final: Path) -> Iterator[Path]:
+    """A new folder to fill, renamed to `final` when that is done."""
+    made = final.with_name(f".tmp-{final.name}-{os.getpid()}")
+    if final.exists():
+        raise UserError(f"{final} exists: remove it, or choose another name")
+    try:
+        made.mkdir(parents=True)
+        yield made
+        os.replace(made, final)
+    except OSError as error:
+        raise UserError(f"cannot write {final}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+_Found = Iterator[tuple[str, Trajectory]]  # with where it was found, for errors
+
+
+def _read_gail(path: Path) -> _Found:
+    """GAIL's layout: padded arrays [B, T, ...], of which `len_B` rows each are real."""
+    import h5py
+
+    if not h5py.is_hdf5(path):
+        raise UserError(f"{path} is not an HDF5 file (expected GAIL's layout, or a folder of .npz)")
+    names = {"obs": "obs_B_T_Do", "action": "a_B_T_Da", "reward": "r_B_T", "length": "len_B"}
+    try:
+        with h5py.File(path, "r") as file:
+            found = {
+                key: file[name][()]
+                for key, name in names.items()
+                if isinstance(file.get(name), h5py.Dataset)
+            }
+            has = ", ".join(sorted(file)) or "nothing"
+    except (OSError, RuntimeError, KeyError) as error:
+        raise UserError(f"{path} is damaged: {one_line(error)}") from error
+    for key in ("obs", "length"):
+        if key not in found:
+            raise UserError(f"{path}: dataset {names[key]} is missing; the file has {has}")
+    lengths, shape = found.pop("length"), found["obs"].shape
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not len(lengths):
+        raise UserError(f"{path}: len_B is {_kind(lengths)}, expected integers of shape [B]")
+    for key, dims in {"obs": 3, "action": 3, "reward": 2}.items():
+        if key in found:
+            x = found[key]
+            if x.ndim != dims or x.shape[:2] != (len(lengths), *shape[1:2]):
+                expected = f"[{len(lengths)}, {'T' if key == 'obs' else shape[1]}"
+                expected += ", D]" if dims == 3 else "]"
+                raise UserError(f"{path}: {names[key]} is {_kind(x)}, expected shape {expected}")
+    for i, length in enumerate(lengths):
+        if not 1 <= length <= shape[1]:
+            raise UserError(f"{path}: len_B[{i}] is {length}, expected 1 to {shape[1]}")
+        where = {key: f"{path}: {name}[{i}]" for key, name in names.items()}
+        yield where["obs"], _trajectory(where, {k: x[i, :length] for k, x in found.items()}, (0,))
+
+
+def _read_minari(data: Path) -> _Found:
+    from minari import MinariDataset
+
+    try:
+        dataset = MinariDataset(data)
+        space = dataset.observation_space
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise UserError(
+                f"{data}: observations are {_space(space)}, expected a box of one dimension"
+            )
+        episodes = list(dataset.iterate_episodes())
+    except UserError:
+        raise
+    except Exception as error:  # whatever the storage stumbles over
+        raise UserError(f"{data} cannot be read as a Minari dataset: {one_line(error)}") from error
+    if not episodes:
+        raise UserError(f"{data}: the dataset has no episodes")
+    for e in episodes:
+        fields = {"obs": "observations", "action": "actions", "reward": "rewards"}
+        where = {key: f"{data}: episode_{e.id}/{name}" for key, name in fields.items()}
+        found = {key: np.asarray(getattr(e, name)) for key, name in fields.items()}
+        yield where["obs"], _trajectory(where, found, (1,))
+
+
+def _read_npz(folder: Path) -> _Found:
+    files = sorted(folder.glob("*.npz"))
+    if not files:
+        raise UserError(f"{folder} has no .npz files, nor is it a Minari dataset")
+    for path in files:
+        where = {key: f"{path}: {key}" for key in ("obs", "action", "reward")}
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                found = {key: file[key] for key in where if key in file}
+                has = ", ".join(file.files) or "nothing"
+        except Exception as error:  # a broken archive fails in many ways
+            raise UserError(f"{path} cannot be read as .npz: {one_line(error)}") from error
+        if "obs" not in found:
+            raise UserError(f"{path}: obs is missing; the file has {has}")
+        yield where["obs"], _trajectory(where, found, (0, 1))
+
+
+def _trajectory(
+    where: dict[str, str], found: dict[str, np.ndarray], more: tuple[int, ...]
+) -> Trajectory:
+    """The arrays of one trajectory, checked; observations have T + `more` rows."""
+    arrays = {}
+    for key, x in found.items():
+        dims = 1 if key == "reward" else 2
+        if x.ndim != dims or 0 in x.shape[1:] or x.dtype.kind not in "fiub":
+            expected = "[T]" if dims == 1 else "[T, D]"
+            raise UserError(f"{where[key]} is {_kind(x)}, expected numbers of shape {expected}")
+        if not len(x):
+            raise UserError(f"{where[key]} has zero length, expected at least one step")
+        with np.errstate(over="ignore"):
+            arrays[key] = x = np.ascontiguousarray(x, np.float32)
+        if not np.isfinite(x).all():
+            step, *entry = np.argwhere(~np.isfinite(x))[0]
+            at = f"step {step}" + (f", entry {entry[0]}" if entry else "")
+            raise UserError(f"{where[key]} is {x[step, *entry]} at {at}, expected finite numbers")
+    t = Trajectory(**arrays)
+    for key, x in arrays.items():
+        rows = [t.steps + n for n in (more if key == "obs" else (0,))]
+        if len(x) not in rows:
+            expected = " or ".join(map(str, rows))
+            raise UserError(f"{where[key]} has {len(x)} rows, expected {expected}")
+    return t
+
+
+def _check_alike(demos: Demos, where: list[str]) -> None:
+    """All trajectories have the same fields of the same sizes."""
+
+    def sizes(t: Trajectory) -> dict[str, Any]:
+        return {
+            "observations": t.obs.shape[1],
+            "actions": None if t.action is None else t.action.shape[1],
+            "rewards": None if t.reward is None else 1,
+        }
+
+    first = sizes(demos.trajectories[0])
+    for place, t in zip(where, demos.trajectories):
+        for field, size in sizes(t).items():
+            if size != first[field]:
+                raise UserError(
+                    f"{place}: {field} of size {size}, expected {first[field]} as in the first "
+                    "trajectory"
+                )
+
+
+def _fit(demos: Demos, env_id: str) -> Demos:
+    """The demonstrations as the task sees them, or what does not fit."""
+    with _made(env_id) as env:
+        spaces = {"observations": env.observation_space, "actions": env.action_space}
+    sizes = {}
+    for what, space in spaces.items():
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise UserError(
+                f"{env_id}: {what} are {_space(space)}, expected a box of one dimension"
+            )
+        sizes[what] = space.shape[0]
+    rules = ADAPTED.get(env_id.rpartition(":")[2], {})
+    if demos.obs_dim != sizes["observations"] and demos.obs_dim in rules:
+        kept = rules[demos.obs_dim]
+        fitted = tuple(replace(t, obs=t.obs[:, kept]) for t in demos.trajectories)
+        demos = replace(demos, trajectories=fitted)
+    for what, size in {"observations": demos.obs_dim, "actions": demos.action_dim}.items():
+        if size not in (None, sizes[what]):
+            fits = [sizes[what], *(rules if what == "observations" else ())]
+            expected = " or ".join(map(str, fits))
+            raise UserError(
+                f"{demos.name}: {what} have {size} numbers, {env_id} expects {expected}"
+            )
+    return demos
+
+
+@contextmanager
+def _made(env_id: str) -> Iterator[gym.Env]:
+    if ":" not in env_id and env_id not in gym.registry:
+        raise nearest(env_id, gym.registry, "task")
+    try:
+        env = gym.make(env_id)
+    except Exception as error:
+        raise UserError(f"{env_id} cannot be made: {one_line(error)}") from error
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def _kind(x: np.ndarray) -> str:
+    return f"{x.dtype} of shape {list(x.shape)}"
+
+
+def _space(space: gym.Space) -> str:
+    return f"a {type(space).__name__} of shape {space.shape}"  # its own text has many lines
+
+
+def _minari_root() -> Path:
+    """Where Minari keeps its datasets; asking Minari itself would make the folder."""
+    told = os.environ.get("MINARI_DATASETS_PATH")
+    return Path.home() / ".minari" / "datasets" if told is None else Path(told)
+
+
+def _minari_data(path: Path, name: str) -> Path | None:
+    """The data folder of a Minari dataset given by its folder or its id."""
+    for data in (path, path / "data", _minari_root() / name / "data"):
+        if (data / "metadata.json").is_file():
+            return data
+    return None
+
+
+def _local_minari() -> list[str]:
+    root = _minari_root()
+    return [str(p.parents[1].relative_to(root)) for p in root.rglob("data/metadata.json")]
