@@ -34,6 +34,9 @@ def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
         (["train", "--resume", "no/such/run"], "no/such/run"),
         (["eval", "no/such/run"], "no/such/run"),
         (["reproduce", "mini2"], "nearest: mini"),
+        (["reproduce", "figure2", "--panel", "psh"], "unknown panel 'psh'; nearest: push"),
+        (["reproduce", "figure2", "--pannel", "push"], "nearest: --panel"),
+        (["reproduce", "figure2", "--panel", "push", "--steps", "0"], "steps = 0"),
     ],
 )
 def test_bad_input_is_one_line(

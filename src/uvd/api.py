@@ -78,12 +78,12 @@ def train(
     run_settings = {k: v for k, v in settings.items() if k in names}
     rest = {k: v for k, v in settings.items() if k not in names}
     config = make_config(algorithm, task, preset, run_settings, rest, task_settings or {})
-    run = Run.create(out or f"runs/{algorithm}-{_file_name(task)}", config, overwrite)
+    run = Run.create(out or f"runs/{algorithm}-{file_name(task)}", config, overwrite)
     train_run(run, quiet)
     return load(run.path)
 
 
-def _file_name(task: str) -> str:
+def file_name(task: str) -> str:
     """A task's id without what a path cannot hold (`module:space/Id-v0`)."""
     return task.replace("/", "-").replace(":", "-")
 

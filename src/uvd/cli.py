@@ -21,6 +21,7 @@ ABOUT = """uvd: agents that reach what you show them.
   uvd plot density RUN -o FILE          the learned density and value, as maps over goals
   uvd list                              algorithms, tasks and presets
   uvd reproduce mini                    all point tasks, all methods: Figure 2 in miniature
+  uvd reproduce figure2                 Figure 2 itself: the Fetch robot's push and slide
   uvd demo                              the paper's argument in a few minutes
 
 TASK is a built-in task or the id of any Gymnasium goal environment (FetchPush-v4, module:Id-v0).
@@ -242,10 +243,9 @@ def _list(args: list[str]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reproduce:
+class Mini:
     """All point tasks, all methods, more seeds: the paper's Figure 2 in miniature."""
 
-    figure: Positional[str]
     out: Path = Path("results/mini")
     """Folder for runs, figures and the table."""
     seeds: int = 10
@@ -259,13 +259,47 @@ class Reproduce:
     """Runs trained side by side (0: one on each of two CPU cores)."""
 
 
-def _reproduce(args: list[str]) -> None:
-    made = _cli(Reproduce, "uvd reproduce", args)
-    if made.figure != "mini":
-        raise nearest(made.figure, ["mini"], "experiment")
-    from uvd.experiments import mini
+@dataclasses.dataclass(frozen=True)
+class Figure2:
+    """TD3, HER and UVD on the Fetch robot's push and slide: the paper's Figure 2."""
 
-    mini.reproduce(made.out, made.seeds, made.tasks, made.methods, made.jobs or mini.AT_ONCE)
+    panel: tuple[str, ...] = ()
+    """Only these panels: push, slide, sparse, noise."""
+    out: Path = Path("results/figure2")
+    """Folder for runs, figures and the tables."""
+    seeds: int = 5
+    """Seeds of every run."""
+    steps: int | None = None
+    """Environment steps of each seed (if not given: push 500 000, the others 1 000 000)."""
+    methods: tuple[str, ...] = ()
+    """Only these methods: td3, her, uvd."""
+    jobs: int = 0
+    """Runs trained side by side (0: one on each of two CPU cores)."""
+    code_noise: bool = False
+    """The noise of the authors' released code instead of the paper's formula."""
+
+
+EXPERIMENTS: dict[str, Any] = {"mini": Mini, "figure2": Figure2}
+
+
+def _reproduce(args: list[str]) -> None:
+    if not args or args[0] in ("-h", "--help"):
+        print(ABOUT)
+        return
+    name = args[0]
+    if name not in EXPERIMENTS:
+        raise nearest(name, EXPERIMENTS, "experiment")
+    made = _cli(EXPERIMENTS[name], f"uvd reproduce {name}", [_whole(a) for a in args[1:]])
+    from uvd.experiments import figure2, mini
+    from uvd.experiments.batch import AT_ONCE
+
+    at_once = made.jobs or AT_ONCE
+    if name == "mini":
+        mini.reproduce(made.out, made.seeds, made.tasks, made.methods, at_once)
+    else:
+        figure2.reproduce(
+            made.out, made.panel, made.methods, made.seeds, made.steps, at_once, made.code_noise
+        )
 
 
 @dataclasses.dataclass(frozen=True)

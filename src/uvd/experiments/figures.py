@@ -111,6 +111,10 @@ def _metric(run: Run, metric: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array([row["step"] for row in having]), values
 
 
+def _reports(run: Run, metric: str) -> bool:
+    return any(isinstance(row.get(metric), list) for row in run.rows())
+
+
 def _pooled(runs: Sequence[Run], metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Runs that differ in their seeds only, as one: at the steps that all of them report."""
     found = [_metric(run, metric) for run in runs]
@@ -132,24 +136,54 @@ def _save(figure: Figure, out: Path) -> None:
         raise UserError(f"cannot write {out}: {error}") from error
 
 
-def draw_curves(runs: Sequence[Path], out: Path, metric: str = "eval/success_final") -> None:
-    """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands."""
+def draw_curves(
+    runs: Sequence[Path],
+    out: Path,
+    metric: str = "eval/success_final",
+    titles: Mapping[str, str] | None = None,
+    columns: int = 3,
+) -> None:
+    """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands.
+
+    `titles` gives tasks other names than their ids.
+    """
+    tasks = list(dict.fromkeys(task_name(Run.open(path).config) for path in runs))
+    columns = min(len(tasks), columns)
+    _draw_panels(runs, out, [(task, metric) for task in tasks], columns, titles or {})
+
+
+def draw_watched(
+    runs: Sequence[Path], out: Path, metrics: Sequence[str], titles: Mapping[str, str] | None = None
+) -> None:
+    """Several metrics of the same runs: a row a metric, a column a task."""
+    tasks = list(dict.fromkeys(task_name(Run.open(path).config) for path in runs))
+    panels = [(task, metric) for metric in metrics for task in tasks]
+    _draw_panels(runs, out, panels, len(tasks), titles or {})
+
+
+def _draw_panels(
+    runs: Sequence[Path],
+    out: Path,
+    panels: Sequence[tuple[str, str]],
+    columns: int,
+    titles: Mapping[str, str],
+) -> None:
+    """A panel for each task and metric, with those of the runs that report it."""
     if not runs:
         raise UserError("there are no runs to draw")
     opened = [Run.open(path) for path in runs]
     configs = [run.config for run in opened]
     labels = run_labels(configs)
     styles = run_styles(configs, labels)
-    tasks = list(dict.fromkeys(task_name(config) for config in configs))
-    columns = min(len(tasks), 3)
-    lines = -(-len(tasks) // columns)
+    lines = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.2 * columns, 0.8 + 3.1 * lines), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False)
     shown: dict[str, Line2D] = {}
-    for ax, task in zip(axes.flat, tasks):
+    alone = len({metric for _, metric in panels}) == 1
+    for place, (ax, (task, metric)) in enumerate(zip(axes.flat, panels)):
         groups: dict[str, list[Run]] = {}
         for run, label in zip(opened, labels):
-            if task_name(run.config) == task:
+            if task_name(run.config) == task and (alone or _reports(run, metric)):
                 groups.setdefault(label, []).append(run)
         seeds = set()
         for label, group in groups.items():
@@ -160,17 +194,19 @@ def draw_curves(runs: Sequence[Path], out: Path, metric: str = "eval/success_fin
             thousands = steps / 1000
             ax.fill_between(thousands, low, high, color=color, alpha=0.18, lw=0)
             (shown[label],) = ax.plot(thousands, middle, dashes, color=color, lw=1.8)
-        many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)}))
-        ax.set_title(f"{task}, {many} seed{'s' * (max(seeds) > 1)}", fontsize=11)
+        if place < columns or alone:
+            many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)})) if seeds else "no"
+            plural = "" if seeds == {1} else "s"
+            ax.set_title(f"{titles.get(task, task)}, {many} seed{plural}", fontsize=11)
         ax.set(xlabel="environment steps, thousands", xlim=(0, None))
         if metric in AXIS_NAMES:
             ax.set(ylim=(-0.02, 1.02))
+        if place % columns == 0:
+            ax.set_ylabel(AXIS_NAMES.get(metric, metric))
         ax.grid(color="0.92")
         ax.spines[["top", "right"]].set_visible(False)
-    for ax in axes.flat[len(tasks) :]:
+    for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)
-    for ax in axes[:, 0]:
-        ax.set_ylabel(AXIS_NAMES.get(metric, metric))
     ordered = sorted(shown)
     figure.legend(
         [shown[label] for label in ordered],
