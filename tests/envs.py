@@ -98,6 +98,21 @@ class Modules(Line):
         return {**super()._look(), "observation": np.array([0.0, 0.0, "jax" in sys.modules])}
 
 
+class Drawn(Line):
+    """Its pictures are of one grey, lighter with every step."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        if os.environ["MUJOCO_GL"] == "egl":
+            raise RuntimeError("no\ndisplay")
+        return np.full((32, 48, 3), 20 * self.time, np.uint8)
+
+
 class NoGoal(gym.Env):
     observation_space = Box(-1, 1, (2,))
     action_space = Box(-1, 1, (2,))
@@ -144,7 +159,10 @@ class Silent(Line):
         super().__init__("dense", says=False)
 
 
-for _class in (Line, Modules, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent):
+_CLASSES = (
+    Line, Modules, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent, Drawn,
+)  # fmt: skip
+for _class in _CLASSES:
     gym.register(f"{_class.__name__}-v0", f"envs:{_class.__name__}", max_episode_steps=10)
 gym.register("NoGoal-v0", "envs:NoGoal", max_episode_steps=10)
 gym.register("Endless-v0", "envs:Line")

@@ -33,6 +33,8 @@ def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
         (["train", "uvd", "PointPush-v0", "--updates-per-step", "0.001"], "updates_per_step"),
         (["train", "--resume", "no/such/run"], "no/such/run"),
         (["eval", "no/such/run"], "no/such/run"),
+        (["eval", "no/such/run", "--video", "a.avi"], "ends in .mp4 or .gif"),
+        (["eval", "no/such/run", "--video-episodes", "0"], "video_episodes = 0"),
         (["reproduce", "mini2"], "nearest: mini"),
         (["reproduce", "figure2", "--panel", "psh"], "unknown panel 'psh'; nearest: push"),
         (["reproduce", "figure2", "--pannel", "push"], "nearest: --panel"),

@@ -16,7 +16,7 @@ ABOUT = """uvd: agents that reach what you show them.
 
   uvd train ALGORITHM TASK [settings]   train, all seeds at once   (uvd train uvd --help: settings)
   uvd train --resume RUN                go on with a run that was stopped or killed
-  uvd eval RUN                          success of a trained run over fresh episodes
+  uvd eval RUN [--video FILE]           success of a trained run over fresh episodes; a film of it
   uvd plot RUN [RUN ...] -o FILE        learning curves: interquartile mean, 95 % bands
   uvd plot density RUN -o FILE          the learned density and value, as maps over goals
   uvd list                              algorithms, tasks and presets
@@ -171,20 +171,34 @@ class Eval:
     run: Positional[Path]
     episodes: int = 100
     """Episodes for each seed."""
+    video: Path | None = None
+    """Also film one seed's policy into this file, .mp4 or .gif (a blue frame: at the goal)."""
+    video_episodes: int = 4
+    """Episodes of the video."""
+    video_seed: int = 0
+    """Whose policy the video shows."""
 
 
 def _eval(args: list[str]) -> None:
     from uvd import api
+    from uvd.video import check_out
 
     made = _cli(Eval, "uvd eval", args)
-    if made.episodes < 1:
-        raise UserError(f"episodes = {made.episodes} must be at least 1")
+    for name in ("episodes", "video_episodes"):
+        if getattr(made, name) < 1:
+            raise UserError(f"{name} = {getattr(made, name)} must be at least 1")
+    if made.video:
+        check_out(made.video)
     trained = api.load(made.run)
+    trained.seed_state(made.video_seed)  # refused before episodes are played
     result = api.evaluate(trained, made.episodes)
     print("seed  final step  ever reached")
     pairs = zip(result["eval/success_final"], result["eval/success_ever"], strict=True)
     for seed, (final, ever) in enumerate(pairs, trained.plan.run.first_seed):
         print(f"{seed:4d}  {final:10.3f}  {ever:12.3f}")
+    if made.video:
+        api.film(trained, made.video, made.video_episodes, made.video_seed)
+        print(made.video)
 
 
 @dataclasses.dataclass(frozen=True)
