@@ -113,6 +113,27 @@ class Drawn(Line):
         return np.full((32, 48, 3), 20 * self.time, np.uint8)
 
 
+class Late(Line):
+    """Nothing moves before the fifth step."""
+
+    def step(self, action):
+        before = self.point
+        answer = super().step(action)
+        if self.time < 5:
+            self.point = before
+            answer[0].update(self._look())
+        return answer
+
+
+class Restless(Line):
+    """Starts somewhere else every time, whatever its seed."""
+
+    def reset(self, **settings):
+        super().reset(**settings)
+        self.point = np.random.default_rng().uniform(-0.8, 0.8, 2)
+        return self._look(), {}
+
+
 class NoGoal(gym.Env):
     observation_space = Box(-1, 1, (2,))
     action_space = Box(-1, 1, (2,))
@@ -161,6 +182,7 @@ class Silent(Line):
 
 _CLASSES = (
     Line, Modules, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent, Drawn,
+    Late, Restless,
 )  # fmt: skip
 for _class in _CLASSES:
     gym.register(f"{_class.__name__}-v0", f"envs:{_class.__name__}", max_episode_steps=10)

@@ -214,7 +214,7 @@ class Plot:
 
 @dataclasses.dataclass(frozen=True)
 class PlotDensity:
-    """For a state of a point task: the learned F and Q over goals, beside what was reached."""
+    """From one state: the learned F and Q over goals, beside what was reached."""
 
     run: Positional[Path]
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("density.png")
@@ -223,8 +223,9 @@ class PlotDensity:
     """Which seed's agent to draw."""
     episode: int = 0
     """Which start (and goal) to draw it for."""
-    step: int = 0
-    """How many steps into that episode."""
+    step: int | None = None
+    """How many steps into that episode (if not given: 0; of an environment, the step before what
+    is achieved first changes)."""
 
 
 def _plot(args: list[str]) -> None:
