@@ -58,8 +58,10 @@ def test_existing_run_is_refused_by_both_names(
     text = refused(capsys, *args)
     assert "--resume" in text
     assert "--overwrite" in text
-    assert main(["eval", str(tmp_path / "r"), "--episodes", "3"]) == 0
+    film = ["--video", str(tmp_path / "film.gif"), "--video-episodes", "1"]
+    assert main(["eval", str(tmp_path / "r"), "--episodes", "3", *film]) == 0
     assert "ever reached" in capsys.readouterr().out
+    assert (tmp_path / "film.gif").stat().st_size > 1000
     assert main([*args, "--overwrite"]) == 0
 
 

@@ -22,7 +22,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "her": ("her", {**SIZES, "strategy": "future", "k": 4}),
     "uvd": ("uvd", {**SIZES, "flow_hidden": (128, 128)}),
 }
-PACE = {"td3": 7.0, "her": 7.0, "uvd": 20.0}  # seconds for 1000 steps of a seed on a CPU core
+PACE = {"td3": 5.0, "her": 5.0, "uvd": 10.0}  # seconds for 1000 steps of a seed on a CPU core
 
 
 class Panel(NamedTuple):
