@@ -98,6 +98,42 @@ class Modules(Line):
         return {**super()._look(), "observation": np.array([0.0, 0.0, "jax" in sys.modules])}
 
 
+class Drawn(Line):
+    """Its pictures are of one grey, lighter with every step."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        if os.environ["MUJOCO_GL"] == "egl":
+            raise RuntimeError("no\ndisplay")
+        return np.full((32, 48, 3), 20 * self.time, np.uint8)
+
+
+class Late(Line):
+    """Nothing moves before the fifth step."""
+
+    def step(self, action):
+        before = self.point
+        answer = super().step(action)
+        if self.time < 5:
+            self.point = before
+            answer[0].update(self._look())
+        return answer
+
+
+class Restless(Line):
+    """Starts somewhere else every time, whatever its seed."""
+
+    def reset(self, **settings):
+        super().reset(**settings)
+        self.point = np.random.default_rng().uniform(-0.8, 0.8, 2)
+        return self._look(), {}
+
+
 class NoGoal(gym.Env):
     observation_space = Box(-1, 1, (2,))
     action_space = Box(-1, 1, (2,))
@@ -144,7 +180,11 @@ class Silent(Line):
         super().__init__("dense", says=False)
 
 
-for _class in (Line, Modules, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent):
+_CLASSES = (
+    Line, Modules, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent, Drawn,
+    Late, Restless,
+)  # fmt: skip
+for _class in _CLASSES:
     gym.register(f"{_class.__name__}-v0", f"envs:{_class.__name__}", max_episode_steps=10)
 gym.register("NoGoal-v0", "envs:NoGoal", max_episode_steps=10)
 gym.register("Endless-v0", "envs:Line")

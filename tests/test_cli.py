@@ -35,7 +35,12 @@ def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
         (["train", "uvd", "PointPush-v0", "--updates-per-step", "0.001"], "updates_per_step"),
         (["train", "--resume", "no/such/run"], "no/such/run"),
         (["eval", "no/such/run"], "no/such/run"),
+        (["eval", "no/such/run", "--video", "a.avi"], "ends in .mp4 or .gif"),
+        (["eval", "no/such/run", "--video-episodes", "0"], "video_episodes = 0"),
         (["reproduce", "mini2"], "nearest: mini"),
+        (["reproduce", "figure2", "--panel", "psh"], "unknown panel 'psh'; nearest: push"),
+        (["reproduce", "figure2", "--pannel", "push"], "nearest: --panel"),
+        (["reproduce", "figure2", "--panel", "push", "--steps", "0"], "steps = 0"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -55,8 +60,10 @@ def test_existing_run_is_refused_by_both_names(
     text = refused(capsys, *args)
     assert "--resume" in text
     assert "--overwrite" in text
-    assert main(["eval", str(tmp_path / "r"), "--episodes", "3"]) == 0
+    film = ["--video", str(tmp_path / "film.gif"), "--video-episodes", "1"]
+    assert main(["eval", str(tmp_path / "r"), "--episodes", "3", *film]) == 0
     assert "ever reached" in capsys.readouterr().out
+    assert (tmp_path / "film.gif").stat().st_size > 1000
     assert main([*args, "--overwrite"]) == 0
 
 

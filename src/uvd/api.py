@@ -14,7 +14,8 @@ from uvd.loop import Plan, make_config, make_plan, state_from_arrays, train_run
 from uvd.runs import Run
 from uvd.settings import RunSettings
 from uvd.tasks import Task
-from uvd.tasks.goalenv import GoalTask
+from uvd.tasks.goalenv import GoalTask, goal_task
+from uvd.video import Film, write_video
 
 
 class Actor:
@@ -78,12 +79,12 @@ def train(
     run_settings = {k: v for k, v in settings.items() if k in names}
     rest = {k: v for k, v in settings.items() if k not in names}
     config = make_config(algorithm, task, preset, run_settings, rest, task_settings or {})
-    run = Run.create(out or f"runs/{algorithm}-{_file_name(task)}", config, overwrite)
+    run = Run.create(out or f"runs/{algorithm}-{file_name(task)}", config, overwrite)
     train_run(run, quiet)
     return load(run.path)
 
 
-def _file_name(task: str) -> str:
+def file_name(task: str) -> str:
     """A task's id without what a path cannot hold (`module:space/Id-v0`)."""
     return task.replace("/", "-").replace(":", "-")
 
@@ -120,3 +121,12 @@ def evaluate(trained: Trained, episodes: int = 100) -> dict[str, list[float]]:
         return {k: np.asarray(v).tolist() for k, v in results.items()}
     finally:
         program.close()
+
+
+def film(trained: Trained, out: str | Path, episodes: int = 4, seed: int = 0) -> None:
+    """A video, mp4 or gif, of one seed's policy in fresh episodes."""
+    task = trained.plan.task
+    if not isinstance(task, GoalTask):
+        settings = trained.run.config.get("task_settings", {})
+        task = goal_task(f"uvd.tasks.gym:{task.id}", settings)
+    write_video(Film(task, trained.policy(seed).policy, episodes, Path(out)))

@@ -16,12 +16,13 @@ ABOUT = """uvd: agents that reach what you show them.
 
   uvd train ALGORITHM TASK [settings]   train, all seeds at once   (uvd train uvd --help: settings)
   uvd train --resume RUN                go on with a run that was stopped or killed
-  uvd eval RUN                          success of a trained run over fresh episodes
+  uvd eval RUN [--video FILE]           success of a trained run over fresh episodes; a film of it
   uvd plot RUN [RUN ...] -o FILE        learning curves: interquartile mean, 95 % bands
   uvd plot density RUN -o FILE          the learned density and value, as maps over goals
   uvd demos info SOURCE                 what is in a file, folder or dataset of demonstrations
   uvd list                              algorithms, tasks and presets
   uvd reproduce mini                    all point tasks, all methods: Figure 2 in miniature
+  uvd reproduce figure2                 Figure 2 itself: the Fetch robot's push and slide
   uvd demo                              the paper's argument in a few minutes
 
 TASK is a built-in task or the id of any Gymnasium goal environment (FetchPush-v4, module:Id-v0).
@@ -172,20 +173,34 @@ class Eval:
     run: Positional[Path]
     episodes: int = 100
     """Episodes for each seed."""
+    video: Path | None = None
+    """Also film one seed's policy into this file, .mp4 or .gif (a blue frame: at the goal)."""
+    video_episodes: int = 4
+    """Episodes of the video."""
+    video_seed: int = 0
+    """Whose policy the video shows."""
 
 
 def _eval(args: list[str]) -> None:
     from uvd import api
+    from uvd.video import check_out
 
     made = _cli(Eval, "uvd eval", args)
-    if made.episodes < 1:
-        raise UserError(f"episodes = {made.episodes} must be at least 1")
+    for name in ("episodes", "video_episodes"):
+        if getattr(made, name) < 1:
+            raise UserError(f"{name} = {getattr(made, name)} must be at least 1")
+    if made.video:
+        check_out(made.video)
     trained = api.load(made.run)
+    trained.seed_state(made.video_seed)  # refused before episodes are played
     result = api.evaluate(trained, made.episodes)
     print("seed  final step  ever reached")
     pairs = zip(result["eval/success_final"], result["eval/success_ever"], strict=True)
     for seed, (final, ever) in enumerate(pairs, trained.plan.run.first_seed):
         print(f"{seed:4d}  {final:10.3f}  {ever:12.3f}")
+    if made.video:
+        api.film(trained, made.video, made.video_episodes, made.video_seed)
+        print(made.video)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +216,7 @@ class Plot:
 
 @dataclasses.dataclass(frozen=True)
 class PlotDensity:
-    """For a state of a point task: the learned F and Q over goals, beside what was reached."""
+    """From one state: the learned F and Q over goals, beside what was reached."""
 
     run: Positional[Path]
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("density.png")
@@ -210,8 +225,9 @@ class PlotDensity:
     """Which seed's agent to draw."""
     episode: int = 0
     """Which start (and goal) to draw it for."""
-    step: int = 0
-    """How many steps into that episode."""
+    step: int | None = None
+    """How many steps into that episode (if not given: 0; of an environment, the step before what
+    is achieved first changes)."""
 
 
 def _plot(args: list[str]) -> None:
@@ -276,10 +292,9 @@ def _list(args: list[str]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reproduce:
+class Mini:
     """All point tasks, all methods, more seeds: the paper's Figure 2 in miniature."""
 
-    figure: Positional[str]
     out: Path = Path("results/mini")
     """Folder for runs, figures and the table."""
     seeds: int = 10
@@ -293,13 +308,47 @@ class Reproduce:
     """Runs trained side by side (0: one on each of two CPU cores)."""
 
 
-def _reproduce(args: list[str]) -> None:
-    made = _cli(Reproduce, "uvd reproduce", args)
-    if made.figure != "mini":
-        raise nearest(made.figure, ["mini"], "experiment")
-    from uvd.experiments import mini
+@dataclasses.dataclass(frozen=True)
+class Figure2:
+    """TD3, HER and UVD on the Fetch robot's push and slide: the paper's Figure 2."""
 
-    mini.reproduce(made.out, made.seeds, made.tasks, made.methods, made.jobs or mini.AT_ONCE)
+    panel: tuple[str, ...] = ()
+    """Only these panels: push, slide, sparse, noise."""
+    out: Path = Path("results/figure2")
+    """Folder for runs, figures and the tables."""
+    seeds: int = 5
+    """Seeds of every run."""
+    steps: int | None = None
+    """Environment steps of each seed (if not given: push 500 000, the others 1 000 000)."""
+    methods: tuple[str, ...] = ()
+    """Only these methods: td3, her, uvd."""
+    jobs: int = 0
+    """Runs trained side by side (0: one on each of two CPU cores)."""
+    code_noise: bool = False
+    """The noise of the authors' released code instead of the paper's formula."""
+
+
+EXPERIMENTS: dict[str, Any] = {"mini": Mini, "figure2": Figure2}
+
+
+def _reproduce(args: list[str]) -> None:
+    if not args or args[0] in ("-h", "--help"):
+        print(ABOUT)
+        return
+    name = args[0]
+    if name not in EXPERIMENTS:
+        raise nearest(name, EXPERIMENTS, "experiment")
+    made = _cli(EXPERIMENTS[name], f"uvd reproduce {name}", [_whole(a) for a in args[1:]])
+    from uvd.experiments import figure2, mini
+    from uvd.experiments.batch import AT_ONCE
+
+    at_once = made.jobs or AT_ONCE
+    if name == "mini":
+        mini.reproduce(made.out, made.seeds, made.tasks, made.methods, at_once)
+    else:
+        figure2.reproduce(
+            made.out, made.panel, made.methods, made.seeds, made.steps, at_once, made.code_noise
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,11 +43,16 @@ class Played(NamedTuple):
     success: np.ndarray | None  # [L], what the environment said after each step
 
 
+def randomness(job: Job) -> tuple[int, np.random.Generator]:
+    """The seed of an episode's start, and what its exploration draws from."""
+    start, steps = np.random.SeedSequence((job.seed, job.purpose, job.number)).spawn(2)
+    return int(start.generate_state(1)[0] >> 1), np.random.default_rng(steps)
+
+
 def play(task: GoalTask, env: gym.Env, policy: Policy | None, job: Job) -> Played:
     """Plays one episode; without a policy, exploration alone acts."""
-    start, steps = np.random.SeedSequence((job.seed, job.purpose, job.number)).spawn(2)
-    rng = np.random.default_rng(steps)
-    seen, _ = env.reset(seed=int(start.generate_state(1)[0] >> 1))
+    start, rng = randomness(job)
+    seen, _ = env.reset(seed=start)
     goal = np.array(seen["desired_goal"], np.float32)
     obs: list[np.ndarray] = []
     achieved: list[np.ndarray] = []

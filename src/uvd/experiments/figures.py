@@ -1,6 +1,6 @@
 """Figures from run folders: learning curves, the density over goals, paths around the pit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,14 +20,18 @@ from uvd import api
 from uvd.agents import get_algorithm
 from uvd.agents.td3 import HEADS, critic_outputs
 from uvd.agents.uvd import SHORT, UVDConfig, UVDState, learns_long, long_horizon, make_density
+from uvd.collect import worker
 from uvd.collect.device import Exploration, explore, rollouts
+from uvd.collect.worker import EVAL, Job
 from uvd.core.policy import Policy, act
 from uvd.demos import Demos
 from uvd.errors import UserError, nearest
 from uvd.experiments import statistics
+from uvd.host import Lagged
 from uvd.runs import Run
 from uvd.settings import override
 from uvd.tasks import TASKS, point
+from uvd.tasks.goalenv import GoalTask, make_env
 from uvd.tasks.task import Task
 
 # Okabe and Ito's palette, which colour-blind readers tell apart. An algorithm keeps its colours in
@@ -113,6 +117,10 @@ def _metric(run: Run, metric: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array([row["step"] for row in having]), values
 
 
+def _reports(run: Run, metric: str) -> bool:
+    return any(isinstance(row.get(metric), list) for row in run.rows())
+
+
 def _pooled(runs: Sequence[Run], metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Runs that differ in their seeds only, as one: at the steps that all of them report."""
     found = [_metric(run, metric) for run in runs]
@@ -134,24 +142,54 @@ def _save(figure: Figure, out: Path) -> None:
         raise UserError(f"cannot write {out}: {error}") from error
 
 
-def draw_curves(runs: Sequence[Path], out: Path, metric: str = "eval/success_final") -> None:
-    """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands."""
+def draw_curves(
+    runs: Sequence[Path],
+    out: Path,
+    metric: str = "eval/success_final",
+    titles: Mapping[str, str] | None = None,
+    columns: int = 3,
+) -> None:
+    """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands.
+
+    `titles` gives tasks other names than their ids.
+    """
+    tasks = list(dict.fromkeys(task_name(Run.open(path).config) for path in runs))
+    columns = min(len(tasks), columns)
+    _draw_panels(runs, out, [(task, metric) for task in tasks], columns, titles or {})
+
+
+def draw_watched(
+    runs: Sequence[Path], out: Path, metrics: Sequence[str], titles: Mapping[str, str] | None = None
+) -> None:
+    """Several metrics of the same runs: a row a metric, a column a task."""
+    tasks = list(dict.fromkeys(task_name(Run.open(path).config) for path in runs))
+    panels = [(task, metric) for metric in metrics for task in tasks]
+    _draw_panels(runs, out, panels, len(tasks), titles or {})
+
+
+def _draw_panels(
+    runs: Sequence[Path],
+    out: Path,
+    panels: Sequence[tuple[str, str]],
+    columns: int,
+    titles: Mapping[str, str],
+) -> None:
+    """A panel for each task and metric, with those of the runs that report it."""
     if not runs:
         raise UserError("there are no runs to draw")
     opened = [Run.open(path) for path in runs]
     configs = [run.config for run in opened]
     labels = run_labels(configs)
     styles = run_styles(configs, labels)
-    tasks = list(dict.fromkeys(task_name(config) for config in configs))
-    columns = min(len(tasks), 3)
-    lines = -(-len(tasks) // columns)
+    lines = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.2 * columns, 0.8 + 3.1 * lines), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False)
     shown: dict[str, Line2D] = {}
-    for ax, task in zip(axes.flat, tasks):
+    alone = len({metric for _, metric in panels}) == 1
+    for place, (ax, (task, metric)) in enumerate(zip(axes.flat, panels)):
         groups: dict[str, list[Run]] = {}
         for run, label in zip(opened, labels):
-            if task_name(run.config) == task:
+            if task_name(run.config) == task and (alone or _reports(run, metric)):
                 groups.setdefault(label, []).append(run)
         seeds = set()
         for label, group in groups.items():
@@ -162,17 +200,19 @@ def draw_curves(runs: Sequence[Path], out: Path, metric: str = "eval/success_fin
             thousands = steps / 1000
             ax.fill_between(thousands, low, high, color=color, alpha=0.18, lw=0)
             (shown[label],) = ax.plot(thousands, middle, dashes, color=color, lw=1.8)
-        many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)}))
-        ax.set_title(f"{task}, {many} seed{'s' * (max(seeds) > 1)}", fontsize=11)
+        if place < columns or alone:
+            many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)})) if seeds else "no"
+            plural = "" if seeds == {1} else "s"
+            ax.set_title(f"{titles.get(task, task)}, {many} seed{plural}", fontsize=11)
         ax.set(xlabel="environment steps, thousands", xlim=(0, None))
         if metric in AXIS_NAMES:
             ax.set(ylim=(-0.02, 1.02))
+        if place % columns == 0:
+            ax.set_ylabel(AXIS_NAMES.get(metric, metric))
         ax.grid(color="0.92")
         ax.spines[["top", "right"]].set_visible(False)
-    for ax in axes.flat[len(tasks) :]:
+    for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)
-    for ax in axes[:, 0]:
-        ax.set_ylabel(AXIS_NAMES.get(metric, metric))
     ordered = sorted(shown)
     figure.legend(
         [shown[label] for label in ordered],
@@ -184,10 +224,10 @@ def draw_curves(runs: Sequence[Path], out: Path, metric: str = "eval/success_fin
     _save(figure, out)
 
 
-def _load(path: Path, tasks: Sequence[str], kind: str, algorithm: str | None = None) -> api.Trained:
+def _load(path: Path, fits: Callable[[dict[str, Any]], bool], kind: str) -> api.Trained:
     """A trained run, refused before it is restored if the figure cannot show it."""
     config = Run.open(path).config
-    if config["task"] not in tasks or algorithm not in (None, config["algorithm"]):
+    if not fits(config):
         raise UserError(f"{path} is {config['algorithm']} on {config['task']}; {kind}")
     return api.load(path)
 
@@ -196,21 +236,34 @@ GRID = 81  # goals along an edge of a map
 EDGE = 1.05  # the maps reach a little beyond the walls at ±1
 ROLLOUTS = 400  # from which the map of what was reached is made
 PATHS = 12  # drawn over it
+REPEATS = 40  # the same for an environment, whose steps take longer
+MOVED = 1e-3  # metres or whatever the goal's unit is
 NARROW = 0.05  # kernel of the map of what was reached, where the density was trained without one
+
+
+Marks = dict[str, tuple[np.ndarray, dict[str, Any]]]  # places in a map, and how they are marked
 
 
 class Scene(NamedTuple):
     """What a density map is drawn for: a state, the action there, and what really follows."""
 
-    state: point.World
+    step: int
     obs: jax.Array
     action: jax.Array
-    reached: jax.Array  # [roll-outs, steps left, 2] with the exploration of training
-    clean: jax.Array  # the same without exploration
+    achieved: jax.Array
+    goal: jax.Array
+    reached: jax.Array  # [all later steps of all roll-outs, goal], exploring as in training
+    clean: Sequence[np.ndarray]  # paths without exploration
+    marks: Marks
+    centre: tuple[float, float]  # of the maps
+    half: float  # of their edges
+    how: str  # the roll-outs, in words
 
 
-def _scene(task: Task, policy: Policy, how: Exploration, episode: int, step: int) -> Scene:
+def _point_scene(task: Task, policy: Policy, how: Exploration, episode: int, step: int) -> Scene:
     """Plays the episode up to the step, and from there on to its end, many times."""
+    if step >= task.horizon:
+        raise UserError(f"step = {step} is outside the episode: take 0 to {task.horizon - 1}")
 
     def act_on(policy: Policy, state: point.World) -> jax.Array:
         return act(policy, task.observe(state), task.goal(state))
@@ -233,7 +286,7 @@ def _scene(task: Task, policy: Policy, how: Exploration, episode: int, step: int
         return jnp.concatenate([task.achieved(first)[None], later])
 
     @jax.jit
-    def play(policy: Policy, key: jax.Array) -> Scene:
+    def play(policy: Policy, key: jax.Array) -> tuple[point.World, jax.Array, Any, Any]:
         key_start, key_noise, key_after, key_clean = jax.random.split(key, 4)
         state, _ = jax.lax.scan(
             lambda s, k: (task.step(s, act_on(policy, s), k), None),
@@ -247,39 +300,111 @@ def _scene(task: Task, policy: Policy, how: Exploration, episode: int, step: int
             )
             for how, key, n in ((how, key_after, ROLLOUTS), (Exploration(), key_clean, PATHS))
         )
-        return Scene(state, task.observe(state), action, reached, clean)
+        return state, action, reached, clean
 
-    return play(policy, jax.random.fold_in(jax.random.key(3), episode))
+    key = jax.random.fold_in(jax.random.key(3), episode)
+    state, action, reached, clean = play(policy, key)
+    return Scene(
+        step, task.observe(state), action, task.achieved(state), task.goal(state),
+        reached.reshape(-1, 2), list(np.asarray(clean)), _marks(task, state), (0.0, 0.0), EDGE,
+        "exploring as in training",
+    )  # fmt: skip
 
 
-def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: int = 0) -> None:
+def _env_scene(
+    task: GoalTask, policy: Policy, how: Exploration, episode: int, step: int | None
+) -> Scene:
+    """Plays an evaluation episode, and again from the step on, with other exploration and noise.
+
+    Without a step, the one before what is achieved first changes: the hand is at the object then.
+    An environment that does not repeat itself leaves only the episode itself.
+    """
+    env, job = make_env(task), Job(0, 0, EVAL, episode)
+    played = worker.play(task, env, policy, job)
+    if step is None:
+        moved = np.linalg.norm(played.achieved - played.achieved[0], axis=1) > MOVED
+        step = max(int(moved.argmax()) - 1, 0)
+    if step >= len(played.action):
+        last = len(played.action) - 1
+        raise UserError(f"step = {step} is outside the episode: take 0 to {last}")
+
+    def again(number: int) -> np.ndarray | None:
+        """What is achieved after the step; None where the way to it was another."""
+        rng = np.random.default_rng(number)
+        seen, _ = env.reset(seed=worker.randomness(job)[0])
+        for action in played.action[:step]:
+            seen = env.step(task.own_action(action))[0]
+        if not np.array_equal(np.float32(seen["observation"]), played.obs[step]):
+            return None
+        env.unwrapped.np_random = rng  # noise of its own from here on
+        action, wild, path = played.action[step], False, []
+        for _ in range(task.horizon - step):
+            seen, _, terminated, truncated, _ = env.step(task.own_action(action))
+            path.append(np.float32(seen["achieved_goal"]))
+            if terminated or truncated:
+                break
+            greedy = act(policy, np.float32(seen["observation"]), played.goal)
+            action, wild = worker.explore(how, rng, greedy, action, wild)
+        return np.array(path)
+
+    repeats = [again(number) for number in range(REPEATS)]
+    env.close()
+    paths = [path for path in repeats if path is not None]
+    words = "exploring as in training" if paths else "this episode only: it cannot be repeated"
+    later = played.achieved[step + 1 :]
+    reached = np.concatenate(paths or [later])
+    here, goal = played.achieved[step], played.goal
+    marks: Marks = {"achieved": (here[:2], PUCK_MARK), "intended goal": (goal[:2], GOAL_MARK)}
+    if "Fetch" in task.id and task.obs_dim == 25:
+        marks = {"hand": (played.obs[step, :2], POINT_MARK)} | marks
+    marked = max(float(abs(place - here[:2]).max()) for place, _ in marks.values())
+    far = float(np.quantile(abs(reached - here)[:, :2].max(1), 0.98))  # some fall off the table
+    half = 1.1 * max(marked + (task.reward.radius or 0.0), far, MOVED)
+    return Scene(
+        step, jnp.asarray(played.obs[step]), jnp.asarray(played.action[step]), jnp.asarray(here),
+        jnp.asarray(goal), jnp.asarray(reached), [played.achieved[step:, :2]], marks,
+        (float(here[0]), float(here[1])), half, words,
+    )  # fmt: skip
+
+
+def draw_density(
+    run: Path, out: Path, seed: int = 0, episode: int = 0, step: int | None = None
+) -> None:
     """Over all goals, from one state: what is really reached, the density F that learned it, and Q.
 
     F is shown as the algorithm uses it, in units of its kernel's peak: the expectation of
     exp(-|g - achieved|² / 2 smoothing²), a soft probability of achieving g. What was reached is
     that same expectation over roll-outs with the exploration of training, which is what F models.
+    Of goals with more than two dimensions the first two are drawn, the others as they are now.
     """
-    points = [name for name in TASKS if name.startswith("Point")]
     trained = _load(
-        run, points, "density maps need a run of uvd on a point task (uvd list names them)", "uvd"
+        run,
+        lambda c: (
+            c["algorithm"] == "uvd" and (c["task"] not in TASKS or c["task"].startswith("Point"))
+        ),
+        "density maps need a run of uvd on a point task or an environment",
     )
     task, plan = trained.plan.task, trained.plan
-    assert isinstance(task, Task)
-    if not 0 <= step < task.horizon:
-        raise UserError(f"step = {step} is outside the episode: take 0 to {task.horizon - 1}")
-    if episode < 0:
-        raise UserError(f"episode = {episode} must not be negative")
-    agent: UVDState = trained.seed_state(seed)
+    if task.goal_dim < 2:
+        raise UserError(f"density maps need goals of two dimensions, {task.id} has one")
+    for name, number in (("episode", episode), ("step", step or 0)):
+        if number < 0:
+            raise UserError(f"{name} = {number} must not be negative")
+    state = trained.seed_state(seed)
+    agent: UVDState = state.state if isinstance(state, Lagged) else state
     config: UVDConfig = override(get_algorithm("uvd").config(), trained.run.config["settings"])
     density = make_density(config, plan.spec)
     head = HEADS[config.td3.critic_head](density.bound, config.td3.critic_start)
     how = Exploration(config.td3.noise, config.td3.random, config.td3.hold)
-    policy = plan.agent.policy(agent)
-    scene = _scene(task, policy, how, episode, step)
-    achieved, intended = task.achieved(scene.state), task.goal(scene.state)
+    policy = plan.agent.policy(state)
+    if isinstance(task, GoalTask):
+        scene = _env_scene(task, trained.policy(seed).policy, how, episode, step)
+    else:
+        scene = _point_scene(task, policy, how, episode, step or 0)
 
-    axis = jnp.linspace(-EDGE, EDGE, GRID)
-    goals = jnp.stack(jnp.meshgrid(axis, axis), -1).reshape(-1, 2)
+    axes_xy = [jnp.linspace(at - scene.half, at + scene.half, GRID) for at in scene.centre]
+    xy = jnp.stack(jnp.meshgrid(*axes_xy), -1).reshape(-1, 2)
+    goals = jnp.broadcast_to(scene.achieved, (len(xy), task.goal_dim)).at[:, :2].set(xy)
     cycles = trained.step // plan.steps_per_cycle
     updates = jnp.asarray(max(cycles - plan.warm_cycles, 0) * plan.updates_per_cycle)
 
@@ -289,7 +414,8 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
     def learned(horizon: jax.Array | float) -> jax.Array:
         log_f = density.log_prob(
             agent.flow, agent.td3.norm, repeated(scene.obs), repeated(scene.action),
-            repeated(achieved), goals, repeated(intended), jnp.full((len(goals), 1), horizon),
+            repeated(scene.achieved), goals, repeated(scene.goal),
+            jnp.full((len(goals), 1), horizon),
         )  # fmt: skip
         scaled = jnp.exp(jnp.minimum(log_f + density.log_scale(updates), jnp.log(density.bound)))
         return scaled / density.bound
@@ -297,10 +423,16 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
     def real() -> jax.Array:
         width = density.smoothing(updates) if config.smoothing else NARROW
         unit = width * jnp.asarray(plan.spec.norm.goal_scale)
-        where = scene.reached.reshape(-1, 2)
-        # The kernel is a product over x and y, so its mean over all that was reached is one too.
-        near = jnp.exp(-0.5 * ((axis[:, None, None] - where) / unit) ** 2)
-        return near[..., 1] @ near[..., 0].T / len(where)
+
+        # The kernel is a product over the dimensions, so its mean over all that was reached is a
+        # product of matrices.
+        def near(dim: int, at: jax.Array) -> jax.Array:
+            return jnp.exp(-0.5 * ((at[..., None] - scene.reached[:, dim]) / unit[dim]) ** 2)
+
+        x, y = (near(dim, axis) for dim, axis in enumerate(axes_xy))
+        for dim in (d for d in plan.spec.live if d > 1):
+            y = y * near(dim, scene.achieved[dim])
+        return y @ x.T / len(scene.reached)
 
     def value() -> jax.Array:
         obs = repeated(scene.obs)
@@ -308,7 +440,7 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
         return head.value(critic_outputs(agent.td3.critic, agent.td3.norm, obs, goals, best)).min(0)
 
     ahead = f"next {config.horizon} steps" if config.horizon > 1 else "next step"
-    panels = [("really reached, all later steps\n(exploring as in training)", real(), "F")]
+    panels = [(f"really reached, all later steps\n({scene.how})", real(), "F")]
     if learns_long(config):
         offsets = long_horizon(jnp.arange(1, plan.task.horizon + 1))
         later = jax.lax.map(learned, offsets).mean(0)
@@ -326,20 +458,23 @@ def draw_density(run: Path, out: Path, seed: int = 0, episode: int = 0, step: in
         # The root of the value as brightness: what is rare but possible stays visible.
         image = ax.imshow(
             np.asarray(map_).reshape(GRID, GRID), origin="lower", cmap="viridis",
-            extent=(-EDGE, EDGE, -EDGE, EDGE), norm=PowerNorm(0.5, 0.0, tops[scale]),
+            extent=[float(axis[i]) for axis in axes_xy for i in (0, -1)],
+            norm=PowerNorm(0.5, 0.0, tops[scale]),
         )  # fmt: skip
         images.setdefault(scale, ([], image))[0].append(ax)
         ax.set_title(title, fontsize=10)
-        _mark(ax, task, scene.state)
-    for path in np.asarray(scene.clean):
+        _mark(ax, task, scene)
+    if isinstance(task, GoalTask):
+        axes[0].plot(*np.asarray(scene.reached)[:, :2].T, ".", color="#cc79a7", ms=1.5)
+    for path in scene.clean:
         axes[0].plot(*path.T, color="white", lw=0.5, alpha=0.7)
     names = {"F": "soft probability of achieving g", "near": "the same", "Q": "share of its bound"}
     for scale, (where, image) in images.items():
         figure.colorbar(image, ax=where, location="bottom", aspect=14 * len(where)).set_label(
             names[scale], fontsize=9
         )
-    axes[-1].legend(handles=_legend(task, scene.state), **LEGEND)
-    name = f"{task.id}, seed {seed}, episode {episode}, step {step} of {task.horizon}"
+    axes[-1].legend(handles=_legend(task, scene), **LEGEND)
+    name = f"{task.id}, seed {seed}, episode {episode}, step {scene.step} of {task.horizon}"
     figure.suptitle(f"{name}: where does this state lead?", fontsize=11)
     _save(figure, out)
 
@@ -354,7 +489,7 @@ PUCK_MARK: dict[str, Any] = {"marker": "s", "mfc": "#f5c8dc", "mec": "black", "m
 GOAL_MARK: dict[str, Any] = {"marker": "*", "mfc": "#ff7043", "mec": "white", "ms": 11}
 
 
-def _marks(task: Task, state: point.World) -> dict[str, tuple[np.ndarray, dict[str, Any]]]:
+def _marks(task: Task, state: point.World) -> Marks:
     marks = {"point": (np.asarray(state.point), POINT_MARK)}
     if not np.array_equal(
         task.achieved(state), state.point
@@ -363,20 +498,26 @@ def _marks(task: Task, state: point.World) -> dict[str, tuple[np.ndarray, dict[s
     return marks | {"intended goal": (np.asarray(task.goal(state)), GOAL_MARK)}
 
 
-def _mark(ax: Axes, task: Task, state: point.World) -> None:
-    for where, mark in _marks(task, state).values():
+def _mark(ax: Axes, task: Task | GoalTask, scene: Scene) -> None:
+    for where, mark in scene.marks.values():
         ax.plot(*where, ls="", zorder=5, **mark)
-    goal = np.asarray(task.goal(state))
-    ax.add_patch(Circle((goal[0], goal[1]), task.radius, fill=False, ec="white", lw=1, zorder=4))
+    radius = task.reward.radius if isinstance(task, GoalTask) else task.radius
+    if radius is not None:
+        goal = (float(scene.goal[0]), float(scene.goal[1]))
+        ax.add_patch(Circle(goal, radius, fill=False, ec="white", lw=1, zorder=4))
     if task.id == CLIFF:
         ax.add_patch(_pit(fill=False, ec="white", lw=1, ls="--"))
-    ax.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+    (x, y), half = scene.centre, scene.half
+    ax.set(xlim=(x - half, x + half), ylim=(y - half, y + half))
+    if isinstance(task, Task):
+        ax.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
 
 
-def _legend(task: Task, state: point.World) -> list[Line2D]:
-    marks = _marks(task, state)
-    handles = [Line2D([], [], ls="", label=name, **mark) for name, (_, mark) in marks.items()]
+def _legend(task: Task | GoalTask, scene: Scene) -> list[Line2D]:
+    handles = [Line2D([], [], ls="", label=name, **mark) for name, (_, mark) in scene.marks.items()]
     handles.append(Line2D([], [], color="white", lw=0.8, label="paths without\nexploration"))
+    if isinstance(task, GoalTask):
+        handles.append(Line2D([], [], ls="", marker=".", color="#cc79a7", label="reached"))
     if task.id == CLIFF:
         handles.append(Line2D([], [], color="white", lw=1, ls="--", label="pit"))
     return handles
@@ -395,7 +536,10 @@ DRAWN = 60  # paths in a panel: enough to see the way, few enough to see each
 
 def draw_paths(runs: Sequence[Path], out: Path) -> None:
     """PointCliff's evaluation episodes, a panel a run: the ways round the pit, and who fell in."""
-    loaded = [_load(path, [CLIFF], f"paths are drawn over the pit of {CLIFF}") for path in runs]
+    loaded = [
+        _load(path, lambda c: c["task"] == CLIFF, f"paths are drawn over the pit of {CLIFF}")
+        for path in runs
+    ]
     if not loaded:
         raise UserError("there are no runs to draw")
     labels = run_labels([trained.run.config for trained in loaded])

@@ -8,6 +8,7 @@ training starts. This module knows no JAX: worker processes make their environme
 
 import ast
 import io
+import os
 from collections.abc import Iterable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -131,8 +132,13 @@ def _literal(value: Any) -> Any:
 
 def _find(name: str, others: tuple[str, ...]) -> EnvSpec:
     """The registered environment: our own faster one of that name first."""
-    with redirect_stderr(io.StringIO()):  # it has something to say about environments of its own
-        import_module("gymnasium_robotics")  # registers its environments
+    try:
+        with redirect_stderr(io.StringIO()):  # it has something to say about its own environments
+            import_module("gymnasium_robotics")  # registers them
+    except Exception as error:  # MuJoCo: MUJOCO_GL names what is not installed
+        gl = os.environ.get("MUJOCO_GL")
+        hint = f" (with MUJOCO_GL={gl}: try without)" if gl else ""
+        raise UserError(f"cannot import gymnasium_robotics: {one_line(error)}{hint}") from error
     if find_spec("uvd.tasks.fetch"):
         import_module("uvd.tasks.fetch")
     module, _, bare = name.rpartition(":")

@@ -1,0 +1,124 @@
+"""Figure 2 of the paper: TD3, HER and UVD on the Fetch robot's push and slide."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from uvd.api import file_name
+from uvd.experiments import batch, figures, statistics
+from uvd.experiments.batch import AT_ONCE, Job, Sheet
+from uvd.runs import Run
+
+# What all methods share, then each method's own: change them here.
+RUN: dict[str, Any] = {"envs": 4, "eval_episodes": 100}
+SIZES: dict[str, Any] = {
+    "batch": 256, "hidden": (256, 256), "updates_per_step": 1.0, "warmup": 2000,
+    "capacity": 1_000_000,
+}  # fmt: skip
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "td3": ("td3", {**SIZES}),
+    "her": ("her", {**SIZES, "strategy": "future", "k": 4}),
+    "uvd": ("uvd", {**SIZES, "flow_hidden": (128, 128)}),
+}
+PACE = {"td3": 5.0, "her": 5.0, "uvd": 10.0}  # seconds for 1000 steps of a seed on a CPU core
+
+
+class Panel(NamedTuple):
+    """One of the figure's panels."""
+
+    task: str
+    steps: int
+    title: str
+
+    @property
+    def file(self) -> str:
+        """The task's id as a file's name."""
+        return file_name(self.task)
+
+
+PANELS = {
+    "push": Panel("FetchPush-v4", 500_000, "(a) push"),
+    "slide": Panel("FetchSlide-v4", 1_000_000, "(b) slide"),
+    "sparse": Panel("FetchPushSparse-v0", 1_000_000, "(c) push, small goal"),
+    "noise": Panel("FetchSlideNoise-v0", 1_000_000, "(d) slide, noise"),
+}
+CODE_NOISE = Panel("FetchSlideNoiseCode-v0", 1_000_000, "(d) slide, the code's noise")
+
+WATCHED = (
+    "critic/frac_td", "actor/abs_action", "collect/moved", "critic/target_over_bound_max",
+)  # fmt: skip
+
+
+def make_jobs(
+    panels: Sequence[Panel], methods: Sequence[str], seeds: int, steps: int | None
+) -> list[Job]:
+    """Every method on every panel's task."""
+    return [
+        Job(
+            f"{panel.file}-{name}", algorithm, panel.task,
+            {**RUN, "seeds": seeds, "steps": panel.steps if steps is None else steps},
+            PACE[algorithm], settings,
+        )
+        for panel in panels
+        for name, (algorithm, settings) in ((name, METHODS[name]) for name in methods)
+    ]  # fmt: skip
+
+
+def tabulate_watched(paths: Sequence[Path]) -> Sheet:
+    """The watched numbers along each run: at its first report, its quarters and its end."""
+    runs = [Run.open(path) for path in paths]
+    labels = figures.run_labels([run.config for run in runs])
+    rows = []
+    for run, label in zip(runs, labels):
+        for metric in WATCHED:
+            having = [row for row in run.rows() if isinstance(row.get(metric), list)]
+            if having:
+                places = np.linspace(0, len(having) - 1, 5).round().astype(int)
+                values = [np.array(having[i][metric], float) for i in places]
+                over_seeds = np.max if metric.endswith("_max") else statistics.iqm
+                cells = (f"{over_seeds(x):.3f}" for x in values)
+                rows.append((figures.task_name(run.config), label, metric, *cells))
+    header = ("task", "method", "metric", "first report", "1/4", "1/2", "3/4", "end")
+    return Sheet("Watched: interquartile mean over seeds (`_max`: the largest)", header, rows)
+
+
+def reproduce(
+    out: Path,
+    panels: tuple[str, ...] = (),
+    methods: tuple[str, ...] = (),
+    seeds: int = 5,
+    steps: int | None = None,
+    at_once: int = AT_ONCE,
+    code_noise: bool = False,
+) -> None:
+    """All methods on all panels, or those named; the figures show all that `out` has by then."""
+    batch.require_known(panels, PANELS, "panel")
+    batch.require_known(methods, METHODS, "method")
+    known = {**PANELS, "noise": CODE_NOISE} if code_noise else PANELS
+    chosen = [panel for name, panel in known.items() if not panels or name in panels]
+    batch.train_and_keep(make_jobs(chosen, methods or tuple(METHODS), seeds, steps), out, at_once)
+
+    everything = [*PANELS.values(), CODE_NOISE]
+    names = [f"{panel.file}-{method}" for panel in everything for method in METHODS]
+    folders = [out / "runs" / name for name in names if (out / "runs" / name).is_dir()]
+    paths = [path for path in folders if batch.complete(Run.open(path))]
+    titles = {panel.task: panel.title for panel in everything}
+    figures.draw_curves(paths, out / "figure2.png", titles=titles, columns=4)
+    figures.draw_watched(paths, out / "watched.png", WATCHED, titles)
+    for panel in everything:
+        if own := [path for path in paths if path.name.startswith(f"{panel.file}-")]:
+            figures.draw_curves(own, out / f"{panel.file}.png", titles=titles)
+    batch.write_summary(
+        "Figure 2", out, paths,
+        tabulate_watched(paths).markdown(),
+        "frac_td: share of targets that are TD alone, the density adding nothing. abs_action: mean "
+        "size of the actor's\nactions. moved: share of exploring episodes that moved the object. "
+        "target_over_bound_max: largest target over its\nbound. TD3 and HER have no density, so "
+        "report the middle two only.\n",
+        "## Figures\n",
+        "- figure2.png: success at the final step over environment steps, interquartile mean and "
+        "95 % bands",
+        "- the same for each task by itself; watched.png: the watched numbers over steps\n",
+    )  # fmt: skip
