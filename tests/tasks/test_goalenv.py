@@ -117,7 +117,7 @@ def test_values_lie_in_the_range_of_the_rewards():
     norm = Norm(*[np.zeros(1)] * 4)
 
     def spec(low, high):
-        return Spec(1, 1, 1, lambda a, g: a, norm, (0,), None, (low, high))
+        return Spec(1, 1, 1, lambda a, g: a, norm, (0,), reward_range=(low, high))
 
     assert spec(-1.0, 0.0).value_range(0.98) == (-1 / (1 - 0.98), 0.0)
     assert spec(0.0, 1.0).value_range(0.5) == (0.0, 2.0)
