@@ -205,7 +205,7 @@ class Sheet(NamedTuple):
         for row in self.rows:
             table.add_row(*row)
         console = Console(highlight=False)
-        console = console if console.is_terminal else Console(highlight=False, width=110)
+        console = console if console.is_terminal else Console(highlight=False, width=150)
         console.print(f"\n[bold]{self.title}[/bold]\n", table, "", sep="\n")
 
 
