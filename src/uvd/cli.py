@@ -35,8 +35,8 @@ class TrainOptions:
     """Where the run goes and from which preset it starts."""
 
     preset: str = "default"
-    """Named settings to start from: default, paper (its Table 1, to the letter), or for uvd precise
-    (goals much smaller than the task)."""
+    """Named settings to start from: default, paper (its Table 1 and Algorithm 1), or for uvd
+    precise (goals much smaller than the task)."""
     out: Path | None = None
     """The run's folder (runs/ALGORITHM-TASK if not given)."""
     overwrite: bool = False

@@ -118,11 +118,11 @@ def make_plan(config: dict[str, Any]) -> Plan:
         workers = Workers(task, run.workers, run.episode_seconds)
         try:
             spec = make_env_spec(task, workers)
+            agent = lagged(algorithm.make(settings, spec))
+            program = make_env_program(agent, task, spec, td3, run, total, warm, workers)
         except BaseException:
             workers.close()
             raise
-        agent = lagged(algorithm.make(settings, spec))
-        program = make_env_program(agent, task, spec, td3, run, total, warm, workers)
     else:
         most = max(1, UPDATES_PER_CALL // updates)
         per_call = max(n for n in range(1, min(most, per_report) + 1) if per_report % n == 0)

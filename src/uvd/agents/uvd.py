@@ -253,8 +253,8 @@ def _balanced(config, density, state, ring, batch, key, step):
 
     Given s', a goal is drawn from the mixture m = (1 - share) p + share q, where p = p(g | s, a) is
     the density's and q = p(g | s, a, s', a') is the true future's. Weighted by p / m, it is
-    distributed as p for every s': unbiased, with weights of at most 1 / (1 - share). Where (s, a)
-    determines s', p is q and all weights are 1: hindsight as it is, where hindsight is sound.
+    distributed as p for every s': unbiased, with weights of at most 1 / (1 - share). That q also
+    knows a' costs more than it must: futures that only a' explains are given less weight too.
     """
     key_offset, key_goal, key_noise, key_who = jax.random.split(key, 4)
     norm, n = state.td3.norm, len(batch.row)

@@ -71,7 +71,8 @@ def play(task: GoalTask, env: gym.Env, policy: Policy | None, job: Job) -> Playe
     while not (terminated or truncated or len(actions) == task.horizon):
         greedy = act(policy, obs[-1], goal) if policy else still
         action, wild = explore(job.how, rng, greedy, action, wild)
-        seen, _, terminated, truncated, info = env.step(task.own_action(action))
+        # A copy: some environments write into what they are given.
+        seen, _, terminated, truncated, info = env.step(task.own_action(action).copy())
         actions.append(action)
         said = is_success(info)
         success += [] if said is None else [said]
@@ -79,8 +80,8 @@ def play(task: GoalTask, env: gym.Env, policy: Policy | None, job: Job) -> Playe
     if (np.array(desired) != goal).any():
         raise ValueError("the desired goal changed within an episode")
     rows = np.array(obs)
-    if not np.isfinite(rows).all():
-        raise ValueError("an observation is not finite")
+    if not all(np.isfinite(x).all() for x in (rows, np.array(achieved), goal)):
+        raise ValueError("an observation or a goal is not finite")
     complete = len(success) == len(actions)
     return Played(
         rows, np.array(actions), np.array(achieved), goal, bool(terminated),

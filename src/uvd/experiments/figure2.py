@@ -22,6 +22,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "her": ("her", {**SIZES, "strategy": "future", "k": 4}),
     "uvd": ("uvd", {**SIZES, "flow_hidden": (128, 128)}),
 }
+PRESET = {("uvd", "FetchPushSparse-v0"): "precise"}  # where it is not the default
 PACE = {"td3": 5.0, "her": 5.0, "uvd": 10.0}  # seconds for 1000 steps of a seed on a CPU core
 
 
@@ -59,7 +60,7 @@ def make_jobs(
         Job(
             f"{panel.file}-{name}", algorithm, panel.task,
             {**RUN, "seeds": seeds, "steps": panel.steps if steps is None else steps},
-            PACE[algorithm], settings,
+            PACE[algorithm], settings, PRESET.get((algorithm, panel.task), "default"),
         )
         for panel in panels
         for name, (algorithm, settings) in ((name, METHODS[name]) for name in methods)
