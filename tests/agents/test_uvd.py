@@ -237,6 +237,55 @@ def test_units_of_the_goal_do_not_matter():
     np.testing.assert_allclose(results[1][1], results[0][1], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(("horizon", "reads"), [(1, False), (4, True)])
+def test_what_is_pursued_matters_from_the_second_step_on(horizon, reads):
+    spec = make_spec()
+    density = make_density(replace(CONFIG, horizon=horizon), spec)
+    obs, action, achieved, goal, one, other = points(16, 3, 2, 3, 3, 3, 3)
+
+    @jax.jit
+    def differ(ahead):
+        ask = lambda intended: density.log_prob(  # noqa: E731
+            wild(density), spec.norm, obs, action, achieved, goal, intended, ahead
+        )
+        return abs(ask(one) - ask(other)).max()
+
+    assert (differ(jnp.full((16, 1), SHORT)) > 1e-3) == reads
+    assert differ(jnp.full((16, 1), long_horizon(jnp.asarray(1)))) > 1e-3
+
+
+@pytest.mark.parametrize(("radius", "couplings"), [(0.15, 6), (0.013, 10), (0.001, 16)])
+def test_couplings_follow_the_narrowest_kernel(radius, couplings):
+    config = replace(CONFIG, bijectors=0, smoothing_half=100)
+    flow = make_density(config, replace(make_spec(), radius=radius)).flow
+    assert len(flow.init(jax.random.key(0))) == couplings
+    assert math.exp(-couplings / 2) <= 0.8 * radius
+
+
+def test_density_goals_are_asked_for_at_all_offsets():
+    """Goals from a density that answers with the horizon it was asked for."""
+    spec, ring = make_spec(goal_scale=(1.0,), live=(0,)), counting_ring(200)
+    config = replace(CONFIG, intended=0.0)
+    density = make_density(config, spec)
+
+    def tell(params, norm, key, obs, action, achieved, intended, horizon):
+        return horizon
+
+    state = make_uvd(config, spec).init(jax.random.key(0), spec)
+    batch = fetch(ring, ring.order[: ring.last])
+    goals = choose_goals(
+        "density", config, density._replace(sample=tell), state, ring, batch, jax.random.key(0),
+        jnp.asarray(0),
+    )  # fmt: skip
+    left = HORIZON - np.asarray(batch.achieved)[:, 0] % 100
+    offset = np.exp(2 * (np.asarray(goals.goal)[:, 0] - 1)).round().astype(int)
+    for n in range(1, HORIZON + 1):
+        counts = np.bincount(offset[left == n], minlength=n + 1)
+        assert counts[0] == 0
+        assert len(counts) == n + 1
+        assert n == 1 or stats.chisquare(counts[1:]).pvalue > 1e-4
+
+
 def gaussian_flow(dim, bijectors, mean, std):
     """Parameters that make the flow of `make_density` an exact Gaussian, whatever the context."""
     masks = coupling_masks(dim, bijectors, 0)
@@ -530,10 +579,10 @@ def test_balanced_goals_are_unbiased_and_know_the_future():
     spec = Spec(1, 1, 1, lambda achieved, goal: achieved == goal, norm, (0,))
     config = UVDConfig(smoothing=sigma, smoothing_half=0, futures=0.9, intended=0.0)
     density = make_density(config, spec)
-    late = long_horizon(jnp.asarray(2))
+    soon, late = long_horizon(jnp.asarray(1)), long_horizon(jnp.asarray(2))
 
     def spread(horizon, obs):  # from the fork's ways a last step with noise is made
-        last = (horizon == late) | (obs != 0)
+        last = horizon == jnp.where(obs == 0, late, soon)
         return jnp.where(last, jnp.hypot(0.3, sigma), sigma)[:, 0]
 
     def exact(params, norm, obs, action, achieved, goal, intended, horizon):
