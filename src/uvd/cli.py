@@ -288,7 +288,7 @@ def _list(args: list[str]) -> None:
     print("tasks")
     for name, maker in TASKS.items():
         print(f"  {name:20s} {maker().about}")
-    print("  ... and any Gymnasium goal environment by its id: FetchPush-v4, PointMaze_UMaze-v3, ...")
+    print("  ... and any Gymnasium goal environment by its id: FetchPush-v4, PointMaze_UMaze-v3")
 
 
 @dataclasses.dataclass(frozen=True)
