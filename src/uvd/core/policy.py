@@ -49,6 +49,12 @@ class Policy(NamedTuple):
     net: MLP
     norm: Norm
     log_std: Array | None = None  # of actions drawn around mu while collecting; None: exploration
+    noise: Array | None = None  # exploration's, where it changes while learning
+
+
+def greedy(policy: Policy) -> Policy:
+    """The same policy without what it explores by."""
+    return Policy(policy.net, policy.norm)
 
 
 def features(norm: Norm, obs: Array, goal: Array) -> Array:
