@@ -303,7 +303,7 @@ class Mini:
     """Only these tasks (all point tasks if none is named)."""
     methods: tuple[str, ...] = ()
     """Only these methods: td3, her-future, her-final, her-episode, her-paper, uvd; also, if named:
-    uvd-balanced (true futures, corrected), her-calm (a larger penalty on actions)."""
+    uvd-density (no true futures), her-calm (a larger penalty on actions)."""
     jobs: int = 0
     """Runs trained side by side (0: one on each of two CPU cores)."""
 
@@ -321,7 +321,7 @@ class Figure2:
     steps: int | None = None
     """Environment steps of each seed (if not given: push 500 000, the others 1 000 000)."""
     methods: tuple[str, ...] = ()
-    """Only these methods: td3, her, uvd."""
+    """Only these methods: td3, her, uvd; also, if named: uvd-futures (more true futures)."""
     jobs: int = 0
     """Runs trained side by side (0: one on each of two CPU cores)."""
     code_noise: bool = False

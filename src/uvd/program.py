@@ -53,11 +53,14 @@ def random_rollouts(task: Task, key: jax.Array, n: int = 100) -> Episode:
 
 
 def measure(episodes: Episode) -> tuple[Norm, tuple[int, ...]]:
-    """Feature ranges of a task and the goal dimensions that vary, from stacked random roll-outs."""
+    """Feature ranges of a task and the goal dimensions that vary, from stacked random roll-outs.
+
+    What is never asked for (an object's height on a table) is no dimension of the density.
+    """
     happened = np.arange(episodes.obs.shape[1]) <= np.asarray(episodes.length)[:, None]
     achieved = episodes.achieved[happened]
     norm = fit_norm(episodes.obs[happened], achieved, episodes.goal)
-    return norm, live_features(np.concatenate([achieved, episodes.goal]))
+    return norm, live_features(episodes.goal) or live_features(achieved)
 
 
 def make_spec(task: Task) -> Spec:

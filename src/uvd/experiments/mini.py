@@ -32,11 +32,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "her-episode": ("her", {"strategy": "episode"}),
     "her-paper": ("her", {"strategy": "paper"}),
     "uvd": ("uvd", {}),
-    "uvd-balanced": ("uvd", {"td_goals": "balanced"}),
+    "uvd-density": ("uvd", {"td_goals": "density"}),
     "her-calm": ("her", {"action_penalty": 1.0}),
 }
 PRESET = {("uvd", "PointPushSparse-v0"): "precise"}  # where it is not the default
-EXTRA = ("uvd-balanced", "her-calm")  # trained only where they are named
+EXTRA = ("uvd-density", "her-calm")  # trained only where they are named
 ONLY_CLIFF = ("her-paper",)  # the paper words it so for its Figure 1
 
 # Seconds for 1000 steps of a seed on a CPU core: only to announce the time.
