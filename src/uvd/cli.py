@@ -231,17 +231,17 @@ class PlotDensity:
 
 
 def _plot(args: list[str]) -> None:
-    from uvd.experiments import figures
+    from uvd.experiments import curves, maps
 
     if args and args[0] == "density":
         d = _cli(PlotDensity, "uvd plot density", args[1:])
-        figures.draw_density(d.run, d.out, seed=d.seed, episode=d.episode, step=d.step)
+        maps.draw_density(d.run, d.out, seed=d.seed, episode=d.episode, step=d.step)
         print(d.out)
         return
     made = _cli(Plot, "uvd plot", args)
     if not made.runs:
         raise UserError("uvd plot needs at least one run folder")
-    figures.draw_curves(made.runs, made.out, made.metric)
+    curves.draw_curves(made.runs, made.out, made.metric)
     print(made.out)
 
 
@@ -271,7 +271,7 @@ def _demos(args: list[str]) -> None:
         table.add_row(*row)
     Console().print(table)
     if made.out:
-        from uvd.experiments.figures import draw_demos
+        from uvd.experiments.curves import draw_demos
 
         draw_demos(demos, made.out)
         print(made.out)
