@@ -148,7 +148,7 @@ def state_from_arrays(like: Any, arrays: dict[str, np.ndarray]) -> Any:
     return jax.tree_util.tree_unflatten(tree, [jnp.asarray(arrays[n]) for n in names])
 
 
-def first_bad(metrics: dict[str, np.ndarray], first_update: int) -> str | None:
+def first_bad(metrics: dict[str, np.ndarray], first_update: int, first_seed: int = 0) -> str | None:
     """Where a metric first stopped being finite: its name, update and seed.
 
     `metrics[name]` is `[cycles, seeds]` or `[cycles, seeds, updates]`.
@@ -163,7 +163,7 @@ def first_bad(metrics: dict[str, np.ndarray], first_update: int) -> str | None:
                 worst = (update, name, seed)
     if worst is None:
         return None
-    return f"{worst[1]} is not finite in update {worst[0]:,} of seed {worst[2]}"
+    return f"{worst[1]} is not finite in update {worst[0]:,} of seed {first_seed + worst[2]}"
 
 
 def summarise(metrics: list[dict[str, np.ndarray]]) -> dict[str, list[float]]:
@@ -271,7 +271,7 @@ def _train(run: Run, plan: Plan, quiet: bool) -> None:
             learned = max(plan.warm_cycles - cycle, 0)  # cycles of the warm-up carry no losses
             first_update = max(cycle - plan.warm_cycles, 0) * plan.updates_per_cycle
             losses = {k: v[learned:] for k, v in host.items()}
-            if bad := first_bad(losses, first_update):
+            if bad := first_bad(losses, first_update, plan.run.first_seed):
                 last = run.restore()
                 kept = (
                     f"the checkpoint at step {last[0]:,} is kept" if last else "no checkpoint yet"

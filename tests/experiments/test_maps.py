@@ -23,13 +23,13 @@ def runs(tmp_path_factory):
 
 
 def test_density_maps_are_drawn(runs, tmp_path):
-    maps.draw_density(runs["uvd"], tmp_path / "d.png", seed=1, episode=2, step=3)
+    maps.draw_density(runs["uvd"], tmp_path / "d.png", seed=4, episode=2, step=3)
     assert_picture(tmp_path / "d.png", (1800, 2300), (500, 900))
 
 
 def test_density_maps_of_an_environment_are_of_the_agent_at_hand(runs, tmp_path):
     pictures = []
-    for seed in (0, 1):
+    for seed in (None, 4):
         maps.draw_density(runs["env"], tmp_path / "e.png", seed=seed, episode=2, step=3)
         assert_picture(tmp_path / "e.png", (1800, 2300), (500, 900))
         pictures.append(imread(tmp_path / "e.png")[100:500, :1500, :3])
@@ -89,7 +89,7 @@ def test_paths_are_drawn_over_the_pit(runs, tmp_path):
         (lambda r, out: maps.draw_density(r["uvd"], out, episode=-1), "negative"),
         (lambda r, out: maps.draw_density(r["env"], out, step=-1), "negative"),
         (lambda r, out: maps.draw_density(r["env"], out, step=10), "0 to 9"),
-        (lambda r, out: maps.draw_density(r["uvd"], out, seed=2), "seeds 0 to 1"),
+        (lambda r, out: maps.draw_density(r["uvd"], out, seed=1), "seeds 3 to 4, not 1"),
         (lambda r, out: maps.draw_paths([], out), "no runs"),
         (lambda r, out: maps.draw_paths([r["td3"]], out), "pit of PointCliff"),
         (lambda r, out: maps.draw_paths([r["future"]], out), "no checkpoint yet"),

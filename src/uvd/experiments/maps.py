@@ -178,7 +178,7 @@ def _env_scene(
 
 
 def draw_density(
-    run: Path, out: Path, seed: int = 0, episode: int = 0, step: int | None = None
+    run: Path, out: Path, seed: int | None = None, episode: int = 0, step: int | None = None
 ) -> None:
     """Over all goals, from one state: what is really reached, the density F that learned it, and Q.
 
@@ -200,6 +200,7 @@ def draw_density(
     for name, number in (("episode", episode), ("step", step or 0)):
         if number < 0:
             raise UserError(f"{name} = {number} must not be negative")
+    seed = trained.seeds[0] if seed is None else seed
     state = trained.seed_state(seed)
     agent: UVDState = state.state if isinstance(state, Lagged) else state
     config: UVDConfig = override(get_algorithm("uvd").config(), trained.run.config["settings"])
