@@ -42,14 +42,23 @@ class Trained:
     step: int
     state: Any  # the agent's, stacked over seeds
 
-    def seed_state(self, seed: int) -> Any:
-        """The agent's state of one seed."""
-        if not 0 <= seed < self.plan.run.seeds:
-            raise UserError(f"{self.run.path} has seeds 0 to {self.plan.run.seeds - 1}, not {seed}")
-        return jax.tree.map(lambda x: x[seed], self.state)
+    @property
+    def seeds(self) -> range:
+        """The run's seeds, in the order of every list over seeds."""
+        first = self.plan.run.first_seed
+        return range(first, first + self.plan.run.seeds)
 
-    def policy(self, seed: int = 0) -> Actor:
-        """The policy of one seed."""
+    def seed_state(self, seed: int | None = None) -> Any:
+        """The agent's state of one seed (the run's first if not given)."""
+        seed = self.seeds[0] if seed is None else seed
+        if seed not in self.seeds:
+            many = f"seeds {self.seeds[0]} to {self.seeds[-1]}"
+            has = many if len(self.seeds) > 1 else f"seed {self.seeds[0]} only"
+            raise UserError(f"{self.run.path} has {has}, not {seed}")
+        return jax.tree.map(lambda x: x[self.seeds.index(seed)], self.state)
+
+    def policy(self, seed: int | None = None) -> Actor:
+        """The policy of one seed (the run's first if not given)."""
         return Actor(self.plan.agent.policy(self.seed_state(seed)), self.plan.task)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -123,8 +132,8 @@ def evaluate(trained: Trained, episodes: int = 100) -> dict[str, list[float]]:
         program.close()
 
 
-def film(trained: Trained, out: str | Path, episodes: int = 4, seed: int = 0) -> None:
-    """A video, mp4 or gif, of one seed's policy in fresh episodes."""
+def film(trained: Trained, out: str | Path, episodes: int = 4, seed: int | None = None) -> None:
+    """A video, mp4 or gif, of one seed's policy (the first's if not given) in fresh episodes."""
     task = trained.plan.task
     if not isinstance(task, GoalTask):
         settings = trained.run.config.get("task_settings", {})

@@ -177,8 +177,8 @@ class Eval:
     """Also film one seed's policy into this file, .mp4 or .gif (a blue frame: at the goal)."""
     video_episodes: int = 4
     """Episodes of the video."""
-    video_seed: int = 0
-    """Whose policy the video shows."""
+    video_seed: int | None = None
+    """Whose policy the video shows, by its seed as printed (the run's first if not given)."""
 
 
 def _eval(args: list[str]) -> None:
@@ -195,8 +195,8 @@ def _eval(args: list[str]) -> None:
     trained.seed_state(made.video_seed)  # refused before episodes are played
     result = api.evaluate(trained, made.episodes)
     print("seed  final step  ever reached")
-    pairs = zip(result["eval/success_final"], result["eval/success_ever"], strict=True)
-    for seed, (final, ever) in enumerate(pairs, trained.plan.run.first_seed):
+    columns = (trained.seeds, result["eval/success_final"], result["eval/success_ever"])
+    for seed, final, ever in zip(*columns, strict=True):
         print(f"{seed:4d}  {final:10.3f}  {ever:12.3f}")
     if made.video:
         api.film(trained, made.video, made.video_episodes, made.video_seed)
@@ -221,8 +221,8 @@ class PlotDensity:
     run: Positional[Path]
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("density.png")
     """The picture to write."""
-    seed: int = 0
-    """Which seed's agent to draw."""
+    seed: int | None = None
+    """Which seed's agent to draw, as `uvd eval` prints it (the run's first if not given)."""
     episode: int = 0
     """Which start (and goal) to draw it for."""
     step: int | None = None
@@ -231,17 +231,17 @@ class PlotDensity:
 
 
 def _plot(args: list[str]) -> None:
-    from uvd.experiments import figures
+    from uvd.experiments import curves, maps
 
     if args and args[0] == "density":
         d = _cli(PlotDensity, "uvd plot density", args[1:])
-        figures.draw_density(d.run, d.out, seed=d.seed, episode=d.episode, step=d.step)
+        maps.draw_density(d.run, d.out, seed=d.seed, episode=d.episode, step=d.step)
         print(d.out)
         return
     made = _cli(Plot, "uvd plot", args)
     if not made.runs:
         raise UserError("uvd plot needs at least one run folder")
-    figures.draw_curves(made.runs, made.out, made.metric)
+    curves.draw_curves(made.runs, made.out, made.metric)
     print(made.out)
 
 
@@ -271,7 +271,7 @@ def _demos(args: list[str]) -> None:
         table.add_row(*row)
     Console().print(table)
     if made.out:
-        from uvd.experiments.figures import draw_demos
+        from uvd.experiments.curves import draw_demos
 
         draw_demos(demos, made.out)
         print(made.out)

@@ -210,6 +210,11 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
             s["horizon"] <= s["short"],
             f"horizon = {s['horizon']} is longer than short = {s['short']}",
         )
+        _require(
+            s["combine"] != "sum" or s["horizon"] == 1,
+            f"combine = sum adds the density of one step, not of horizon = {s['horizon']}: take "
+            "horizon = 1, or a max",
+        )
     updates = run.envs * horizon * td3.updates_per_step
     _require(
         abs(updates - round(updates)) < 1e-6 and updates >= 1,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from uvd.api import file_name
-from uvd.experiments import batch, figures, statistics
+from uvd.experiments import batch, curves, statistics
 from uvd.experiments.batch import AT_ONCE, Job, Sheet
 from uvd.runs import Run
 
@@ -72,7 +72,7 @@ def make_jobs(
 def tabulate_watched(paths: Sequence[Path]) -> Sheet:
     """The watched numbers along each run: at its first report, its quarters and its end."""
     runs = [Run.open(path) for path in paths]
-    labels = figures.run_labels([run.config for run in runs])
+    labels = curves.run_labels([run.config for run in runs])
     rows = []
     for run, label in zip(runs, labels):
         for metric in WATCHED:
@@ -82,7 +82,7 @@ def tabulate_watched(paths: Sequence[Path]) -> Sheet:
                 values = [np.array(having[i][metric], float) for i in places]
                 over_seeds = np.max if metric.endswith("_max") else statistics.iqm
                 cells = (f"{over_seeds(x):.3f}" for x in values)
-                rows.append((figures.task_name(run.config), label, metric, *cells))
+                rows.append((curves.task_name(run.config), label, metric, *cells))
     header = ("task", "method", "metric", "first report", "1/4", "1/2", "3/4", "end")
     return Sheet("Watched: interquartile mean over seeds (`_max`: the largest)", header, rows)
 
@@ -108,11 +108,11 @@ def reproduce(
     folders = [out / "runs" / name for name in names if (out / "runs" / name).is_dir()]
     paths = [path for path in folders if batch.complete(Run.open(path))]
     titles = {panel.task: panel.title for panel in everything}
-    figures.draw_curves(paths, out / "figure2.png", titles=titles, columns=4)
-    figures.draw_watched(paths, out / "watched.png", WATCHED, titles)
+    curves.draw_curves(paths, out / "figure2.png", titles=titles, columns=4)
+    curves.draw_watched(paths, out / "watched.png", WATCHED, titles)
     for panel in everything:
         if own := [path for path in paths if path.name.startswith(f"{panel.file}-")]:
-            figures.draw_curves(own, out / f"{panel.file}.png", titles=titles)
+            curves.draw_curves(own, out / f"{panel.file}.png", titles=titles)
     batch.write_summary(
         "Figure 2", out, paths,
         tabulate_watched(paths).markdown(),
