@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from uvd.agents import ALGORITHMS
+from uvd.agents.uvd import COMBINE
 from uvd.errors import UserError
 from uvd.settings import PRESETS, RunSettings, build, check, flatten, override
 
@@ -59,6 +60,16 @@ def test_override_reaches_both_levels_and_keeps_the_rest() -> None:
 def test_bad_values_are_named(flat: dict, says: str) -> None:
     with pytest.raises(UserError, match=says):
         build("uvd", "default", flat)
+
+
+@pytest.mark.parametrize("combine", COMBINE)
+def test_the_sum_looks_one_step_ahead(combine: str) -> None:
+    config = build("uvd", "default", {"combine": combine, "horizon": 4})
+    if combine == "sum":
+        with pytest.raises(UserError, match=r"^[^\n]*horizon = 4: take horizon = 1, or a max$"):
+            check(config, RunSettings(), 50)
+    else:
+        check(config, RunSettings(), 50)  # a max may look further, and the reward reads no density
 
 
 def test_whole_numbers_may_be_written_as_floats() -> None:
