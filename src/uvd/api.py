@@ -152,8 +152,16 @@ def load(path: str | Path) -> Trained:
     return Trained(run, plan, step, state_from_arrays(like, arrays))
 
 
-def evaluate(trained: Trained, episodes: int = 100) -> dict[str, list[float]]:
-    """Each seed's policy over fresh episodes: success by both measures, or return."""
+def evaluate(
+    trained: Trained, episodes: int = 100, task: str | None = None
+) -> dict[str, list[float]]:
+    """Each seed's policy over fresh episodes: success by both measures, or return.
+
+    Without goals, `task` may be another one of the same sizes (one whose episodes do not end).
+    """
+    if task is not None:
+        played = [record(trained, episodes, seed, task, FRESH)[0] for seed in trained.seeds]
+        return {"eval/return": [float(returns(each).mean()) for each in played]}
     program = trained.plan.program
     try:
         results = program.evaluate(trained.state, FRESH, episodes)
@@ -188,6 +196,12 @@ def check_demos_out(out: str) -> None:
         raise UserError(f"{path} exists: remove it, or choose another name")
 
 
+def returns(trajectories: list["Trajectory"]) -> np.ndarray:
+    """The sum of each one's rewards."""
+    earned = [t.reward for t in trajectories if t.reward is not None]
+    return np.array([np.sum(r, dtype=np.float64) for r in earned])
+
+
 def minari_id(name: str) -> str:
     """A dataset's id; a name without a version is its version 0."""
     return name if re.search(r"-v\d+$", name) else f"{name}-v0"
@@ -214,12 +228,13 @@ def record_demos(
             trajectories, minari_id(out), env_id, ended, algorithm_name=config["algorithm"],
             description=f"seed {played} of a run of {trained.step:,} steps",
         )  # fmt: skip
-    return path, np.array([np.sum(t.reward, dtype=np.float64) for t in trajectories])  # type: ignore[arg-type]
+    return path, returns(trajectories)
 
 
 def record(
-    trained: Trained, episodes: int, seed: int | None = None, task: str | None = None
-) -> tuple[list["Trajectory"], list[bool]]:
+    trained: Trained, episodes: int, seed: int | None = None, task: str | None = None,
+    purpose: int = RECORD,
+) -> tuple[list["Trajectory"], list[bool]]:  # fmt: skip
     """Episodes of one seed's policy as demonstrations, and which of them ended by themselves.
 
     In the task's own observations and actions, without exploration. `task` is another one of the
@@ -241,14 +256,14 @@ def record(
     if isinstance(where, EnvTask):
         workers = Workers(where, plan.run.workers, plan.run.episode_seconds)
         try:
-            jobs = [Job(0, 0, RECORD, i) for i in range(episodes)]
+            jobs = [Job(0, 0, purpose, i) for i in range(episodes)]
             played = workers.play(jobs, Policies([policy]))
         finally:
             workers.close()
         found = [(p.obs, p.action, p.reward) for p in played]
         ended = [p.terminated for p in played]
     else:
-        key = jax.random.key(RECORD)
+        key = jax.random.key(purpose)
         many = jax.jit(lambda p: rollouts(where, Exploration(), p, key, episodes))(policy)
         found = list(zip(*map(np.asarray, (many.obs, many.action, many.reward))))
         ended = [False] * episodes

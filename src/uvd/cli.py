@@ -181,6 +181,8 @@ class Eval:
     run: Positional[Path]
     episodes: int = 100
     """Episodes for each seed."""
+    task: str | None = None
+    """Without goals: another task of the same sizes to play in (one whose episodes do not end)."""
     video: Path | None = None
     """Also film one seed's policy into this file, .mp4 or .gif (a blue frame: at the goal)."""
     video_episodes: int = 4
@@ -201,7 +203,7 @@ def _eval(args: list[str]) -> None:
         check_out(made.video)
     trained = api.load(made.run)
     trained.seed_state(made.video_seed)  # refused before episodes are played
-    result = api.evaluate(trained, made.episodes)
+    result = api.evaluate(trained, made.episodes, made.task)
     if "eval/return" in result:
         print("seed      return")
         for seed, value in zip(trained.seeds, result["eval/return"], strict=True):

@@ -25,10 +25,11 @@ from uvd.agents.agent import Agent, Algorithm, Demos, Spec
 from uvd.agents.td3 import TD3Config
 from uvd.collect.worker import EVAL
 from uvd.collect.workers import Workers, WorkersError
+from uvd.core.policy import Norm
 from uvd.core.replay import records, stacked
 from uvd.errors import Stopped, UserError
 from uvd.host import lagged, make_env_program, make_env_spec
-from uvd.program import Learner, Program, make_program, make_spec
+from uvd.program import Learner, Program, make_program, make_spec, never
 from uvd.progress import RunProgress
 from uvd.runs import Run
 from uvd.settings import DemoSettings, RunSettings, build, check, flatten, override, shared
@@ -129,6 +130,17 @@ def find_demos(
     return Demos(pairs.obs, pairs.action, files.followed(told, pairs)), digest
 
 
+def draft_spec(task: Task | EnvTask, demos: Demos, cycle: int) -> Spec:
+    """What an imitator is told, all but the feature ranges: enough for it to refuse."""
+    sizes = (task.obs_dim, task.obs_dim, 0, 0)
+    norm = Norm(*(np.full(n, x, np.float32) for n, x in zip(sizes, (0, 1, 0, 1))))
+    every = tuple(range(task.obs_dim))
+    return Spec(
+        task.obs_dim, task.action_dim, 0, never, norm, (), rewards=True, demos=demos,
+        live_obs=every, cycle=cycle,
+    )  # fmt: skip
+
+
 def make_config(
     algorithm: str,
     task: str,
@@ -167,7 +179,8 @@ def make_config(
         "settings": flatten(config),
     }
     if asked:
-        _, digest = find_demos(algorithm, entry, made, asked)
+        pairs, digest = find_demos(algorithm, entry, made, asked)
+        entry.make(config, draft_spec(imitated(made, asked), pairs, per_cycle))
         path = Path(asked["demos"])
         source = str(path.resolve() if path.exists() else asked["demos"])
         told["demos"] = {**asked, "demos": source, "sha256": digest}
