@@ -101,7 +101,11 @@ def reproduce(
     batch.require_known(methods, METHODS, "method")
     known = {**PANELS, "noise": CODE_NOISE} if code_noise else PANELS
     chosen = [panel for name, panel in known.items() if not panels or name in panels]
-    batch.train_and_keep(make_jobs(chosen, methods or [m for m in METHODS if m not in EXTRA], seeds, steps), out, at_once)
+    batch.train_and_keep(
+        make_jobs(chosen, methods or [m for m in METHODS if m not in EXTRA], seeds, steps),
+        out,
+        at_once,
+    )
 
     everything = [*PANELS.values(), CODE_NOISE]
     names = [f"{panel.file}-{method}" for panel in everything for method in METHODS]
