@@ -317,10 +317,8 @@ def choose_goals(
 ) -> Goals:
     """Goals by `choice`, a share of them replaced by the intended ones."""
     key_goal, key_who = jax.random.split(key)
-    share = config.intended
-    if config.smoothing_half:
-        early = config.intended_early - config.intended
-        share += early * 0.5 ** (step / config.smoothing_half)
+    faded = 0.5 ** (step / config.smoothing_half) if config.smoothing_half else 0.0
+    share = config.intended + (config.intended_early - config.intended) * faded
     keep = jax.random.uniform(key_who, batch.row.shape) < share
     goals = GOALS[choice](config, density, state, ring, batch, key_goal, step)
     return Goals(
