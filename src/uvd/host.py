@@ -70,6 +70,7 @@ def record(task: GoalTask, episodes: Sequence[Played]) -> Record:
         "length": length,
         "terminated": np.array([p.terminated for p in episodes]),
         "reached": np.array([successes(task, p).any() for p in episodes]),
+        "reward": np.zeros((len(length), length.max()), np.float32),
     }
 
 

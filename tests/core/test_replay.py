@@ -53,6 +53,7 @@ def as_episode(played: Played) -> Episode:
         jnp.asarray(played.length, jnp.int32),
         jnp.asarray(played.terminated),
         jnp.asarray(played.reached),
+        jnp.asarray(act + 0.25, jnp.float32),
     )
 
 
@@ -94,6 +95,7 @@ def check(ring, episodes: list[Played], capacity: int) -> None:
         assert batch.obs[i].tolist() == [tag(e.number, t)] * 2
         assert batch.next_obs[i].tolist() == [tag(e.number, t + 1)] * 2
         assert batch.action[i] == tag(e.number, t) + 0.5
+        assert batch.reward[i] == tag(e.number, t) + 0.75
         assert batch.achieved[i] == -tag(e.number, t)
         assert batch.next_achieved[i] == -tag(e.number, t + 1)
         assert batch.goal[i] == -0.5 - tag(e.number, 0)
@@ -263,4 +265,15 @@ def test_records_drop_the_padding_and_stacked_brings_it_back():
     rows = np.arange(HORIZON + 1) <= again.length[..., None]
     np.testing.assert_array_equal(
         again.obs[rows & there[..., None]], np.asarray(episodes.obs)[rows & there[..., None]]
+    )
+    steps = np.arange(HORIZON) < again.length[..., None]
+    np.testing.assert_array_equal(again.reward[steps], np.asarray(episodes.reward)[steps])
+
+
+def test_a_record_without_rewards_gets_zeros():
+    seeds = [{k: x for k, x in r.items() if k != "reward"} for r in replay.records(stack(SEEDS))]
+    again = replay.stacked(seeds, HORIZON)
+    np.testing.assert_array_equal(again.reward, np.zeros((2, 3, HORIZON), np.float32))
+    np.testing.assert_array_equal(
+        again.obs, replay.stacked(replay.records(stack(SEEDS)), HORIZON).obs
     )

@@ -19,6 +19,14 @@ State = Any
 Metrics = dict[str, jax.Array]
 
 
+class Demos(NamedTuple):
+    """The chosen pairs of all chosen demonstrations, as the task's own float32 arrays."""
+
+    obs: Any  # [N, obs]
+    action: Any | None = None  # [N, action], in [-1, 1]; None: observations alone
+    next_obs: Any | None = None  # [N, obs]; None where the data do not hold it
+
+
 @dataclass(frozen=True)
 class Spec:
     """What an algorithm knows of its task."""
@@ -32,6 +40,9 @@ class Spec:
     radius: float | None = None  # success is a distance of at most this, where it is one
     reward: Callable[[Any, Any], Any] | None = None  # (achieved, goal); None: success - 1
     reward_range: tuple[float, float] = (-1.0, 0.0)
+    rewards: bool = False  # the task has rewards of its own, in `Batch.reward`
+    demos: Demos | None = None  # what is to be imitated
+    live_obs: tuple[int, ...] = ()  # observation columns that move in roll-outs or demonstrations
 
     def value_range(self, gamma: float) -> tuple[float, float]:
         """What discounted sums of rewards lie between; an episode may end at any step."""
@@ -53,6 +64,9 @@ class Algorithm(NamedTuple):
     about: str
     config: type
     make: Callable[[Any, Spec], Agent]
+    learns_from: str = "goals"  # or "demos": what it is told to do
+    on_policy: bool = False  # one `update` a cycle, which reads the newest rows of the ring
+    needs_actions: bool = False  # demonstrations of observations alone are refused
 
 
 ALGORITHMS: dict[str, Algorithm] = {}

@@ -52,6 +52,7 @@ def rollout(task: Task, how: Exploration, policy: Policy, key: jax.Array) -> Epi
         jnp.asarray(task.horizon, jnp.int32),
         jnp.zeros((), bool),
         task.success(achieved[1:], goal).any(),
+        jnp.zeros(task.horizon),
     )
 
 

@@ -48,6 +48,7 @@ class Policy(NamedTuple):
 
     net: MLP
     norm: Norm
+    log_std: Array | None = None  # of actions drawn around mu while collecting; None: exploration
 
 
 def features(norm: Norm, obs: Array, goal: Array) -> Array:

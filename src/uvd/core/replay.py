@@ -31,6 +31,10 @@ class Episode(NamedTuple):
     length: Array  # transitions that really happened
     terminated: Array  # whether the last of them ended the task (a time limit does not)
     reached: Array  # whether the intended goal was achieved at any step
+    reward: Array = None  # [T], the task's own; None or zeros where goals decide
+
+
+_PER_STEP = {"obs": 1, "action": 0, "achieved": 1, "reward": 0}  # rows beyond the steps
 
 
 class Ring(NamedTuple):
@@ -48,6 +52,7 @@ class Ring(NamedTuple):
     rows_written: jax.Array
     first: jax.Array  # number of the oldest live transition
     last: jax.Array  # transitions ever written
+    reward: jax.Array  # of the transition that starts here
 
 
 class Batch(NamedTuple):
@@ -61,6 +66,7 @@ class Batch(NamedTuple):
     next_achieved: jax.Array
     goal: jax.Array
     terminated: jax.Array
+    reward: jax.Array | float = 0.0  # the task's own; zero where it follows from the goal
 
 
 def init_ring(capacity: int, obs_dim: int, action_dim: int, goal_dim: int) -> Ring:
@@ -77,6 +83,7 @@ def init_ring(capacity: int, obs_dim: int, action_dim: int, goal_dim: int) -> Ri
         jnp.zeros(capacity, jnp.int32),
         jnp.zeros(capacity, jnp.int32),
         *[zero] * 3,
+        jnp.zeros(capacity),
     )
 
 
@@ -98,6 +105,7 @@ def insert(ring: Ring, episode: Episode) -> Ring:
         return column.at[at].set(values.astype(column.dtype), mode="drop")
 
     action = jnp.concatenate([episode.action, jnp.zeros_like(episode.action[:1])])
+    reward = jnp.zeros(len(t) - 1) if episode.reward is None else episode.reward
     order_at = jnp.where(t < length, (ring.last + t) % capacity, capacity)
     return Ring(
         put(ring.obs, episode.obs),
@@ -112,6 +120,7 @@ def insert(ring: Ring, episode: Episode) -> Ring:
         ring.rows_written + rows,
         ring.first + overwritten,
         ring.last + length,
+        put(ring.reward, jnp.append(reward, 0.0)),
     )
 
 
@@ -139,6 +148,7 @@ def fetch(ring: Ring, row: jax.Array) -> Batch:
         ring.achieved[after],
         ring.goal[row],
         ring.terminated[row],
+        ring.reward[row],
     )
 
 
@@ -175,22 +185,27 @@ def records(episodes: Episode) -> list[Record]:
     """Stacked episodes `[seed, episode, ...]` as a record a seed, without their padding."""
     out = []
     for seed in range(len(episodes.length)):
-        one = {name: np.asarray(x[seed]) for name, x in episodes._asdict().items()}
+        given = {name: x for name, x in episodes._asdict().items() if x is not None}
+        one = {name: np.asarray(x[seed]) for name, x in given.items()}
         one = {name: x[one["length"] > 0] for name, x in one.items()}
         longest = int(one["length"].max(initial=0))
-        for name, rows in (("obs", longest + 1), ("action", longest), ("achieved", longest + 1)):
-            one[name] = one[name][:, :rows]
+        for name in one.keys() & _PER_STEP.keys():
+            one[name] = one[name][:, : longest + _PER_STEP[name]]
         out.append(one)
     return out
 
 
 def stacked(seeds: Sequence[Record], horizon: int) -> Episode:
-    """The episodes of a record a seed, padded to the horizon and to the same number."""
+    """The episodes of a record a seed, padded to the horizon and to the same number.
+
+    A record from before rewards were kept has none: they were all zero.
+    """
+    seeds = [{"reward": np.zeros(r["action"].shape[:2], np.float32), **r} for r in seeds]
     number = max(len(record["length"]) for record in seeds)
-    rows = {"obs": horizon + 1, "action": horizon, "achieved": horizon + 1}
     full = {}
     for name, x in seeds[0].items():
-        inner = (rows[name], *x.shape[2:]) if name in rows else x.shape[1:]
+        per_step = name in _PER_STEP
+        inner = (horizon + _PER_STEP[name], *x.shape[2:]) if per_step else x.shape[1:]
         full[name] = np.zeros((len(seeds), number, *inner), x.dtype)
         for seed, record in enumerate(seeds):
             inside = tuple(slice(n) for n in record[name].shape)
