@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Spec
-from uvd.agents.discriminator import demonstrations
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Spec, demonstrations
 from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, Policy, act
 from uvd.core.replay import Ring
@@ -40,7 +39,7 @@ class BCConfig:
     """Share of random actions played."""
     hold: int = 1
     """Mean number of steps a random action is held."""
-    capacity: int = 10_000
+    capacity: int = 100_000
     """Transitions in the replay memory, which nothing reads."""
 
 

@@ -1,7 +1,7 @@
 """Discriminator-actor-critic (Kostrikov et al. 2018): adversarial imitation, off-policy.
 
 TD3 on the reward of a discriminator between the demonstrations and the whole replay memory. The
-reward is computed anew whenever a transition is learned from, so the memory never holds a stale one.
+reward is computed anew whenever a transition is learned from: the memory never holds a stale one.
 
 The reward log D - log(1 - D) may be of either sign, and an episode that ends goes on in an
 absorbing state with a reward of its own, r_abs for ever: without it, a positive reward alone would
@@ -43,9 +43,7 @@ class DACState(NamedTuple):
     discriminator: DiscriminatorState
 
 
-def make_target(
-    config: DACConfig, head: Head, discriminator: Discriminator, net: MLP
-) -> TargetFn:
+def make_target(config: DACConfig, head: Head, discriminator: Discriminator, net: MLP) -> TargetFn:
     """r + gamma Q'(s', mu'(s')), or r + gamma r_abs / (1 - gamma) where the episode ends."""
     gamma = config.td3.gamma
     bound = config.discriminator.reward_bound / (1 - gamma)

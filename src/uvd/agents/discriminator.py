@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from uvd.agents.agent import Demos, Metrics, Spec
+from uvd.agents.agent import Metrics, Spec, demonstrations
 from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, mlp
 from uvd.core.replay import Batch
@@ -65,13 +65,6 @@ class Discriminator(NamedTuple):
     step: Callable[..., tuple[DiscriminatorState, Metrics]]
     reward: Callable[[MLP, jax.Array], jax.Array]  # (net, inputs)
     absorbing: jax.Array  # the absorbing state's inputs
-
-
-def demonstrations(spec: Spec) -> Demos:
-    """What is to be imitated, as device arrays."""
-    if spec.demos is None or not len(spec.demos.obs):
-        raise UserError("there is nothing to imitate: give demonstrations (--demos)")
-    return Demos(*(None if x is None else jnp.asarray(x, jnp.float32) for x in spec.demos))
 
 
 def logits(net: MLP, x: jax.Array) -> jax.Array:

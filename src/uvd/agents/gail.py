@@ -205,9 +205,7 @@ def make_rollout(
     value = value_of(state.critic, state.norm, batch.obs, batch.goal)
     after = value_of(state.critic, state.norm, batch.next_obs, batch.goal)
     reward = (1 - config.gamma) * reward
-    advantage = advantages(
-        reward, value, after, batch.terminated, last, config.gamma, config.gae
-    )
+    advantage = advantages(reward, value, after, batch.terminated, last, config.gamma, config.gae)
     mean = act(Policy(state.actor, state.norm), batch.obs, batch.goal)
     old = log_prob(mean, state.log_std, batch.action)
     return Rollout(batch.obs, batch.goal, batch.action, old, advantage, advantage + value)

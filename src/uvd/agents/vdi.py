@@ -21,14 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Demos, Metrics, Spec
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec, demonstrations
 from uvd.agents.td3 import HEADS, Head, TargetFn, TD3Config, TD3State, init_td3, learn, next_value
 from uvd.agents.uvd import COMBINE, Signals
 from uvd.core import replay
 from uvd.core.flows import Params, make_flow
 from uvd.core.policy import MLP, Norm, Policy, act
 from uvd.core.replay import Batch, Ring
-from uvd.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -109,13 +108,6 @@ class Densities(NamedTuple):
     bound: float  # no target exceeds this: the flow's bound or the smoothing kernel's peak
 
 
-def demonstrations(spec: Spec) -> Demos:
-    """What is to be imitated, as device arrays."""
-    if spec.demos is None or not len(spec.demos.obs):
-        raise UserError("imitation needs demonstrations: give --demos")
-    return Demos(*(None if x is None else jnp.asarray(x, jnp.float32) for x in spec.demos))
-
-
 def goal_norm(spec: Spec) -> Norm:
     """Feature ranges under which the live columns of a state are a goal."""
     live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
@@ -185,9 +177,7 @@ def density_step(
     state_noise = config.smoothing * jax.random.normal(key_state, shape)
 
     def density_loss(flows: Flows) -> tuple[jax.Array, Metrics]:
-        log_f = densities.log_f(
-            flows.future, norm, batch.obs, batch.action, target, future_noise
-        )
+        log_f = densities.log_f(flows.future, norm, batch.obs, batch.action, target, future_noise)
         log_d = densities.log_d(flows.state, norm, batch.obs, state_noise)
         loss = -densities.root * (log_f.mean() + log_d.mean())
         return loss, {

@@ -49,6 +49,7 @@ class Policy(NamedTuple):
     net: MLP
     norm: Norm
     log_std: Array | None = None  # of actions drawn around mu while collecting; None: exploration
+    noise: Array | None = None  # exploration's, where it changes while learning
 
 
 def features(norm: Norm, obs: Array, goal: Array) -> Array:
