@@ -38,7 +38,9 @@ class VDIConfig:
     paper's Table 2 as its authors' code has it, `paper` as it is printed.
     """
 
-    td3: TD3Config = field(default_factory=lambda: TD3Config(critic_head="huber"))
+    td3: TD3Config = field(
+        default_factory=lambda: TD3Config(critic_head="huber", action_penalty=0.01)
+    )
     combine: str = "max"
     """How density and TD meet in the target: max (Algorithm 2), max-next, max-paper, sum."""
     horizon: int = 4
