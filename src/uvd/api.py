@@ -1,36 +1,61 @@
 """The library's front door: train, load, act, evaluate."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from uvd.collect.worker import FRESH
-from uvd.core.policy import Policy, act
+from uvd.collect.device import rollouts
+from uvd.collect.exploration import Exploration
+from uvd.collect.worker import FRESH, RECORD, Job
+from uvd.collect.workers import Policies, Workers
+from uvd.core.policy import Policy, act, greedy
 from uvd.errors import UserError
-from uvd.loop import Plan, make_config, make_plan, state_from_arrays, train_run
+from uvd.loop import (
+    Plan,
+    find_task,
+    imitated,
+    make_config,
+    make_plan,
+    state_from_arrays,
+    train_run,
+)  # fmt: skip
 from uvd.runs import Run
-from uvd.settings import RunSettings
-from uvd.tasks import Task
-from uvd.tasks.goalenv import GoalTask, goal_task
+from uvd.settings import DemoSettings, RunSettings
+from uvd.tasks import TASKS, Task
+from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.rewardenv import env_task
 from uvd.video import Film, write_video
+
+if TYPE_CHECKING:
+    from uvd.demos import Trajectory
 
 
 class Actor:
     """A trained policy: `actor(obs, goal)` gives the task's action, for one pair or a batch.
 
-    NumPy in, NumPy out.
+    NumPy in, NumPy out. Without goals it is `actor(obs)`.
     """
 
-    def __init__(self, policy: Policy, task: Task | GoalTask) -> None:
-        self.policy: Policy = jax.tree.map(np.asarray, policy)
+    def __init__(self, policy: Policy, task: Task | EnvTask) -> None:
+        self.policy: Policy = jax.tree.map(np.asarray, greedy(policy))
         self.task = task
 
-    def __call__(self, obs: Any, goal: Any) -> np.ndarray:
-        action = act(self.policy, np.asarray(obs, np.float32), np.asarray(goal, np.float32))
-        return self.task.own_action(action) if isinstance(self.task, GoalTask) else action
+    def __call__(self, obs: Any, goal: Any = None) -> np.ndarray:
+        obs = np.asarray(obs, np.float32)
+        if goal is None:
+            if self.task.goal_dim:
+                raise UserError(f"{self.task.id} has goals: act on (obs, goal)")
+            goal = np.zeros((*obs.shape[:-1], 0))
+        return own_action(self.task, act(self.policy, obs, np.asarray(goal, np.float32)))
+
+
+def own_action(task: Task | EnvTask, action: np.ndarray) -> np.ndarray:
+    """The task's own action for one in [-1, 1]."""
+    return task.own_action(action) if isinstance(task, EnvTask) else action
 
 
 @dataclass(frozen=True)
@@ -66,6 +91,7 @@ def train(
     overwrite: bool = False,
     quiet: bool = False,
     task_settings: dict[str, Any] | None = None,
+    demos: str | Path | None = None,
     **settings: Any,
 ) -> Trained:
     """Trains an algorithm on a task and returns the run.
@@ -73,12 +99,16 @@ def train(
     Settings are those of the algorithm (`gamma`, `combine`, ...) and of the run (`seeds`, `steps`,
     `envs`, `eval_every`, ...), by name; `task_settings` are the task's own, such as
     `{"noise": "paper"}`. `out` is the run's folder; without it, one in `runs/` named after
-    algorithm and task.
+    algorithm and task. An algorithm that imitates needs `demos`, and takes `trajectories`, `every`,
+    `offset` and `previous_action`.
     """
-    names = set(RunSettings.__dataclass_fields__)
-    run_settings = {k: v for k, v in settings.items() if k in names}
-    rest = {k: v for k, v in settings.items() if k not in names}
-    config = make_config(algorithm, task, preset, run_settings, rest, task_settings or {})
+    of_run, of_demos = (set(s.__dataclass_fields__) for s in (RunSettings, DemoSettings))
+    run_settings = {k: v for k, v in settings.items() if k in of_run}
+    shown = {k: v for k, v in settings.items() if k in of_demos}
+    rest = {k: v for k, v in settings.items() if k not in of_run | of_demos}
+    if demos is not None:
+        shown["demos"] = str(demos)
+    config = make_config(algorithm, task, preset, run_settings, rest, task_settings or {}, shown)
     run = Run.create(out or f"runs/{algorithm}-{file_name(task)}", config, overwrite)
     train_run(run, quiet)
     return load(run.path)
@@ -114,7 +144,7 @@ def load(path: str | Path) -> Trained:
 
 
 def evaluate(trained: Trained, episodes: int = 100) -> dict[str, list[float]]:
-    """Success of each seed's policy over fresh episodes, by both measures."""
+    """Each seed's policy over fresh episodes: success by both measures, or return."""
     program = trained.plan.program
     try:
         results = program.evaluate(trained.state, FRESH, episodes)
@@ -125,8 +155,94 @@ def evaluate(trained: Trained, episodes: int = 100) -> dict[str, list[float]]:
 
 def film(trained: Trained, out: str | Path, episodes: int = 4, seed: int = 0) -> None:
     """A video, mp4 or gif, of one seed's policy in fresh episodes."""
-    task = trained.plan.task
-    if not isinstance(task, GoalTask):
-        settings = trained.run.config.get("task_settings", {})
-        task = goal_task(f"uvd.tasks.gym:{task.id}", settings)
+    task, config = trained.plan.task, trained.run.config
+    if not isinstance(task, EnvTask):
+        made = env_task(f"uvd.tasks.gym:{task.id}", config.get("task_settings", {}))
+        task = imitated(made, config.get("demos", {}))
+        assert isinstance(task, EnvTask)
     write_video(Film(task, trained.policy(seed).policy, episodes, Path(out)))
+
+
+def check_demos_out(out: str) -> None:
+    """Refuses a name for demonstrations that is taken or cannot be one, before anything is played.
+
+    A Minari dataset unless the name ends in .h5, .hdf5 or .npz.
+    """
+    from uvd.demos import check_minari_id
+
+    path = Path(out)
+    if path.suffix in (".h5", ".hdf5", ".npz"):
+        path = path.with_suffix("") if path.suffix == ".npz" else path
+    else:
+        path = check_minari_id(minari_id(out))
+    if path.exists():
+        raise UserError(f"{path} exists: remove it, or choose another name")
+
+
+def minari_id(name: str) -> str:
+    """A dataset's id; a name without a version is its version 0."""
+    return name if re.search(r"-v\d+$", name) else f"{name}-v0"
+
+
+def record_demos(
+    trained: Trained, out: str, episodes: int = 20, seed: int = 0, task: str | None = None
+) -> tuple[Path, np.ndarray]:
+    """Records and writes demonstrations; where they are, and their returns."""
+    from uvd.demos import write_gail, write_minari, write_npz
+
+    check_demos_out(out)
+    trajectories, ended = record(trained, episodes, seed, task)
+    if Path(out).suffix == ".npz":
+        path = write_npz(trajectories, Path(out).with_suffix(""))
+    elif Path(out).suffix in (".h5", ".hdf5"):
+        path = write_gail(trajectories, out)
+    else:
+        config = trained.run.config
+        env_id = task or config["task"]
+        env_id = f"uvd.tasks.gym:{env_id}" if env_id in TASKS else env_id
+        path = write_minari(
+            trajectories, minari_id(out), env_id, ended, algorithm_name=config["algorithm"],
+            description=f"seed {seed} of a run of {trained.step:,} steps",
+        )  # fmt: skip
+    return path, np.array([np.sum(t.reward, dtype=np.float64) for t in trajectories])  # type: ignore[arg-type]
+
+
+def record(
+    trained: Trained, episodes: int, seed: int = 0, task: str | None = None
+) -> tuple[list["Trajectory"], list[bool]]:
+    """Episodes of one seed's policy as demonstrations, and which of them ended by themselves.
+
+    In the task's own observations and actions, without exploration. `task` is another one of the
+    same sizes to play in: one whose episodes do not end, say.
+    """
+    from uvd.demos import Trajectory
+
+    plan, config = trained.plan, trained.run.config
+    if plan.task.goal_dim:
+        raise UserError(f"{plan.task.id} has goals: demonstrations are of tasks without")
+    own = find_task(task or config["task"], {} if task else config.get("task_settings", {}))
+    where = imitated(own, config.get("demos", {}))
+    sizes = [(t.obs_dim, t.action_dim, t.goal_dim) for t in (where, plan.task)]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"{own.id} has sizes (observation, action, goal) {sizes[0]}, the run's has {sizes[1]}"
+        )
+    policy = trained.policy(seed).policy
+    if isinstance(where, EnvTask):
+        workers = Workers(where, plan.run.workers, plan.run.episode_seconds)
+        try:
+            jobs = [Job(0, 0, RECORD, i) for i in range(episodes)]
+            played = workers.play(jobs, Policies([policy]))
+        finally:
+            workers.close()
+        found = [(p.obs, p.action, p.reward) for p in played]
+        ended = [p.terminated for p in played]
+    else:
+        key = jax.random.key(RECORD)
+        many = jax.jit(lambda p: rollouts(where, Exploration(), p, key, episodes))(policy)
+        found = list(zip(*map(np.asarray, (many.obs, many.action, many.reward))))
+        ended = [False] * episodes
+    return [
+        Trajectory(obs[:, : own.obs_dim], own_action(where, action), reward)
+        for obs, action, reward in found
+    ], ended

@@ -11,6 +11,7 @@ import tyro
 from tyro.conf import Positional
 
 from uvd.errors import Stopped, UserError, nearest
+from uvd.progress import told
 
 ABOUT = """uvd: agents that reach what you show them.
 
@@ -20,12 +21,14 @@ ABOUT = """uvd: agents that reach what you show them.
   uvd plot RUN [RUN ...] -o FILE        learning curves: interquartile mean, 95 % bands
   uvd plot density RUN -o FILE          the learned density and value, as maps over goals
   uvd demos info SOURCE                 what is in a file, folder or dataset of demonstrations
+  uvd demos record RUN -o NAME          a run's policy as demonstrations
   uvd list                              algorithms, tasks and presets
   uvd reproduce mini                    all point tasks, all methods: Figure 2 in miniature
   uvd reproduce figure2                 Figure 2 itself: the Fetch robot's push and slide
   uvd demo                              the paper's argument in a few minutes
 
-TASK is a built-in task or the id of any Gymnasium goal environment (FetchPush-v4, module:Id-v0).
+TASK is a built-in task or the id of a Gymnasium environment: one with goals (FetchPush-v4), or one
+with rewards for td3 and for imitation (HalfCheetahNonExploitable-v0, module:Id-v0).
 Example: uvd train uvd PointPush-v0 --seeds 5 --steps 200000
 """
 
@@ -35,8 +38,8 @@ class TrainOptions:
     """Where the run goes and from which preset it starts."""
 
     preset: str = "default"
-    """Named settings to start from: default, paper (its Table 1 and Algorithm 1), or for uvd
-    precise (goals much smaller than the task)."""
+    """Named settings to start from: default, paper (its Table 1 and Algorithm 1), for uvd precise
+    (goals much smaller than the task), for td3 expert (rewards of walking bodies)."""
     out: Path | None = None
     """The run's folder (runs/ALGORITHM-TASK if not given)."""
     overwrite: bool = False
@@ -76,7 +79,7 @@ def _options(kind: Any) -> set[str]:
 def _train(args: list[str]) -> None:
     from uvd import api
     from uvd.agents import get_algorithm
-    from uvd.settings import PRESETS, RunSettings, flatten, override
+    from uvd.settings import DemoSettings, RunSettings, flatten, override, presets
 
     if args and args[0].startswith("--resume"):
         return _resume([*args[0].split("=")[1:], *args[1:]])
@@ -87,15 +90,16 @@ def _train(args: list[str]) -> None:
     entry = get_algorithm(algorithm)
     flags = args[1:]
     preset = _value(flags, "--preset") or "default"
-    if preset not in PRESETS[algorithm]:
-        raise nearest(preset, PRESETS[algorithm], f"preset of {algorithm}")
-    defaults = override(entry.config(), PRESETS[algorithm][preset])
+    if preset not in presets(algorithm):
+        raise nearest(preset, presets(algorithm), f"preset of {algorithm}")
+    defaults = override(entry.config(), presets(algorithm)[preset])
 
     @dataclasses.dataclass(frozen=True)
     class Train:
         task: Positional[str]
         options: TrainOptions = dataclasses.field(default_factory=TrainOptions)
         run: RunSettings = dataclasses.field(default_factory=RunSettings)
+        shown: DemoSettings = dataclasses.field(default_factory=DemoSettings)
         settings: entry.config = dataclasses.field(  # type: ignore[name-defined]
             default_factory=lambda: defaults
         )
@@ -105,7 +109,7 @@ def _train(args: list[str]) -> None:
     trained = api.train(
         algorithm, made.task, preset=preset, out=made.options.out,
         overwrite=made.options.overwrite, task_settings=_pairs(made.options.task_settings),
-        **dataclasses.asdict(made.run), **flatten(made.settings),
+        **dataclasses.asdict(made.shown), **dataclasses.asdict(made.run), **flatten(made.settings),
     )  # fmt: skip
     _print_final(trained)
 
@@ -142,6 +146,10 @@ def _print_final(trained: Any) -> None:
         print(f"{trained.run.path}: step {trained.step:,}, no report yet")
         return
     last = rows[-1]
+    if "eval/return" in last:
+        each = ", ".join(f"{x:,.1f}" for x in last["eval/return"])
+        print(f"{trained.run.path}: step {trained.step:,}, {told(last)} ({each})")
+        return
     final, ever = last["eval/success_final"], last["eval/success_ever"]
     per_seed = ", ".join(f"{x:.2f}" for x in final)
     print(
@@ -168,7 +176,7 @@ def _resume(args: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-    """Success of each seed's policy over fresh episodes, without exploration."""
+    """Each seed's policy over fresh episodes, without exploration: success, or return."""
 
     run: Positional[Path]
     episodes: int = 100
@@ -194,10 +202,16 @@ def _eval(args: list[str]) -> None:
     trained = api.load(made.run)
     trained.seed_state(made.video_seed)  # refused before episodes are played
     result = api.evaluate(trained, made.episodes)
-    print("seed  final step  ever reached")
-    pairs = zip(result["eval/success_final"], result["eval/success_ever"], strict=True)
-    for seed, (final, ever) in enumerate(pairs, trained.plan.run.first_seed):
-        print(f"{seed:4d}  {final:10.3f}  {ever:12.3f}")
+    first = trained.plan.run.first_seed
+    if "eval/return" in result:
+        print("seed      return")
+        for seed, value in enumerate(result["eval/return"], first):
+            print(f"{seed:4d}  {value:10,.1f}")
+    else:
+        print("seed  final step  ever reached")
+        pairs = zip(result["eval/success_final"], result["eval/success_ever"], strict=True)
+        for seed, (final, ever) in enumerate(pairs, first):
+            print(f"{seed:4d}  {final:10.3f}  {ever:12.3f}")
     if made.video:
         api.film(trained, made.video, made.video_episodes, made.video_seed)
         print(made.video)
@@ -210,8 +224,8 @@ class Plot:
     runs: Positional[tuple[Path, ...]]
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("curves.png")
     """The picture to write."""
-    metric: str = "eval/success_final"
-    """What to draw, by its name in metrics.jsonl."""
+    metric: str = ""
+    """What to draw, by its name in metrics.jsonl (success at the final step, or the return)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +255,7 @@ def _plot(args: list[str]) -> None:
     made = _cli(Plot, "uvd plot", args)
     if not made.runs:
         raise UserError("uvd plot needs at least one run folder")
-    figures.draw_curves(made.runs, made.out, made.metric)
+    figures.draw_curves(made.runs, made.out, made.metric or figures.main_metric(made.runs))
     print(made.out)
 
 
@@ -256,14 +270,44 @@ class DemosInfo:
     """A picture to write: returns, and a few features over time."""
 
 
+@dataclasses.dataclass(frozen=True)
+class DemosRecord:
+    """A run's policy as demonstrations, without exploration, of a task without goals."""
+
+    run: Positional[Path]
+    out: Annotated[str, tyro.conf.arg(aliases=["-o"])]
+    """A Minari dataset of that name (humanoid-expert); a file in GAIL's layout (NAME.h5, .hdf5); or
+    a folder of .npz files (NAME.npz makes NAME/)."""
+    episodes: int = 20
+    """How many trajectories."""
+    seed: int = 0
+    """Whose policy plays, counted from the run's first."""
+    task: str | None = None
+    """Another task of the same sizes to play in (one whose episodes do not end)."""
+
+
+def _record(args: list[str]) -> None:
+    from uvd import api
+
+    made = _cli(DemosRecord, "uvd demos record", args)
+    if made.episodes < 1:
+        raise UserError(f"episodes = {made.episodes} must be at least 1")
+    api.check_demos_out(made.out)
+    trained = api.load(made.run)
+    path, returns = api.record_demos(trained, made.out, made.episodes, made.seed, made.task)
+    print(f"{path}: {made.episodes} trajectories, mean return {returns.mean():,.1f}")
+
+
 def _demos(args: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from uvd.demos import load_demos, summary
 
+    if args and args[0] == "record":
+        return _record(args[1:])
     if not args or args[0] != "info":
-        raise nearest(args[0] if args else "", ["info"], "command of uvd demos")
+        raise nearest(args[0] if args else "", ["info", "record"], "command of uvd demos")
     made = _cli(DemosInfo, "uvd demos info", args[1:])
     demos = load_demos(made.source, made.task)
     table = Table(title=f"{demos.name} ({demos.kind})", show_header=False)
@@ -275,20 +319,25 @@ def _demos(args: list[str]) -> None:
 
         draw_demos(demos, made.out)
         print(made.out)
+    return None
 
 
 def _list(args: list[str]) -> None:
     from uvd.agents import ALGORITHMS
-    from uvd.settings import PRESETS
+    from uvd.settings import presets
     from uvd.tasks import TASKS
+    from uvd.tasks.locomotion import ABOUT as WALKERS
 
     print("algorithms (presets)")
     for name, algorithm in ALGORITHMS.items():
-        print(f"  {name:20s} {algorithm.about} ({', '.join(PRESETS[name])})")
+        print(f"  {name:20s} {algorithm.about} ({', '.join(presets(name))})")
     print("tasks")
     for name, maker in TASKS.items():
         print(f"  {name:20s} {maker().about}")
-    print("  ... and any Gymnasium goal environment by its id: FetchPush-v4, PointMaze_UMaze-v3")
+    for name, about in WALKERS.items():
+        print(f"  {name:20s} {about}")
+    print("  ... and any Gymnasium goal environment by its id: FetchPush-v4, PointMaze_UMaze-v3;")
+    print("  for td3 and for imitation any other with rewards too: HalfCheetah-v5")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ T + 1 rows in Minari, T in GAIL's layout, either in .npz files. Actions may be m
 from observation needs none. All numbers are float32, as the replay memory holds them.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -106,16 +107,20 @@ def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Dem
 
 def select(
     demos: Demos, trajectories: int | Sequence[int] | None = None, every: int = 1,
-    seed: int | None = None,
+    seed: int | None = None, offset: int | None = None,
 ) -> Pairs:  # fmt: skip
     """Every n-th step of some trajectories, from step every // 2: the same for every method.
 
-    `trajectories`: how many (all if None), or which by their index. That many are the first ones;
-    with a seed they are drawn, and fewer of the same seed are among more of it.
+    `offset` is another first step, below `every`. `trajectories`: how many (all if None), or which
+    by their index. That many are the first ones; with a seed they are drawn, and fewer of the same
+    seed are among more of it.
     """
     count = len(demos.trajectories)
     if every < 1:
         raise UserError(f"every = {every} must be at least 1")
+    first = every // 2 if offset is None else offset
+    if not 0 <= first < every:
+        raise UserError(f"offset = {offset} must lie in 0 to every - 1 = {every - 1}")
     if trajectories is None or isinstance(trajectories, int):
         wanted = count if trajectories is None else trajectories
         if not 1 <= wanted <= count:
@@ -126,7 +131,7 @@ def select(
         chosen = list(trajectories)
         if wrong := [i for i in chosen if not 0 <= i < count]:
             raise UserError(f"{demos.name} has trajectories 0 to {count - 1}, not {wrong[0]}")
-    taken = [(i, demos.trajectories[i], every // 2) for i in chosen]
+    taken = [(i, demos.trajectories[i], first) for i in chosen]
     for i, t, start in taken:
         if start >= t.steps:
             raise UserError(
@@ -141,6 +146,23 @@ def select(
         np.repeat(chosen, [len(at) for at in steps]),
         np.concatenate(steps),
     )
+
+
+def followed(demos: Demos, pairs: Pairs) -> np.ndarray | None:
+    """What each pair's step led to, `[N, D]`; None where the data do not hold it for all."""
+    places = list(zip(pairs.trajectory, pairs.step + 1))
+    if any(step >= len(demos.trajectories[i].obs) for i, step in places):
+        return None
+    return np.stack([demos.trajectories[i].obs[step] for i, step in places])
+
+
+def digest(demos: Demos) -> str:
+    """A hash of what the demonstrations hold, whatever the format they are kept in."""
+    found = hashlib.sha256()
+    for t in demos.trajectories:
+        for x in (t.obs, t.action, t.reward):
+            found.update(b"none" if x is None else f"{x.shape}".encode() + x.tobytes())
+    return found.hexdigest()
 
 
 def need_actions(demos: Demos, what: str) -> None:
@@ -192,6 +214,45 @@ def write_npz(trajectories: Sequence[Trajectory], folder: str | os.PathLike[str]
     return final
 
 
+def write_gail(trajectories: Sequence[Trajectory], file: str | os.PathLike[str]) -> Path:
+    """Writes an HDF5 file in GAIL's layout, shorter trajectories padded with zeros.
+
+    The layout has no place for what the last step led to.
+    """
+    import h5py
+
+    final = Path(file)
+    demos = _checked(trajectories, str(file), (0, 1)).trajectories
+    lengths = [t.steps for t in demos]
+
+    def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
+        out = np.zeros((len(rows), max(lengths), *rows[0].shape[1:]), np.float32)
+        for i, x in enumerate(rows):
+            out[i, : lengths[i]] = x[: lengths[i]]
+        return out
+
+    if final.exists():
+        raise UserError(f"{final} exists: remove it, or choose another name")
+    made = final.with_name(f".tmp-{final.name}-{os.getpid()}")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(made, "w") as out:
+            out["obs_B_T_Do"] = padded([t.obs for t in demos])
+            out["len_B"] = np.array(lengths, np.int32)
+            for name, rows in (
+                ("a_B_T_Da", [t.action for t in demos if t.action is not None]),
+                ("r_B_T", [t.reward for t in demos if t.reward is not None]),
+            ):
+                if rows:
+                    out[name] = padded(rows)
+        os.replace(made, final)
+    except OSError as error:
+        raise UserError(f"cannot write {final}: {error.strerror or error}") from error
+    finally:
+        made.unlink(missing_ok=True)
+    return final
+
+
 def write_minari(
     trajectories: Sequence[Trajectory], dataset_id: str, env_id: str | None = None,
     terminated: Sequence[bool] = (), **metadata: Any,
@@ -204,13 +265,9 @@ def write_minari(
     """
     import minari
     from minari.data_collector import EpisodeBuffer
-    from minari.dataset.minari_dataset import parse_dataset_id
     from minari.dataset.minari_storage import MinariStorage
 
-    try:
-        parse_dataset_id(dataset_id)
-    except (ValueError, TypeError):
-        raise UserError(f"Minari id '{dataset_id}' must read NAME-v0 or SPACE/NAME-v0") from None
+    final = check_minari_id(dataset_id)
     for i, t in enumerate(trajectories):
         if t.action is None or t.reward is None:
             raise UserError(
@@ -233,7 +290,6 @@ def write_minari(
                 terminations=last & bool(ended), truncations=last & (not ended),
             )
         )  # fmt: skip
-    final = _minari_root() / dataset_id
     with _beside(final) as made:
         storage = MinariStorage.new(
             made / "data", Box(-np.inf, np.inf, (checked.obs_dim,), np.float32), actions, spec
@@ -243,6 +299,17 @@ def write_minari(
         )
         storage.update_episodes(buffers)
     return final
+
+
+def check_minari_id(dataset_id: str) -> Path:
+    """The folder of a dataset of that id; refused if it cannot be one."""
+    from minari.dataset.minari_dataset import parse_dataset_id
+
+    try:
+        parse_dataset_id(dataset_id)
+    except (ValueError, TypeError):
+        raise UserError(f"Minari id '{dataset_id}' must read NAME-v0 or SPACE/NAME-v0") from None
+    return _minari_root() / dataset_id
 
 
 def _checked(trajectories: Sequence[Trajectory], name: str, more: tuple[int, ...]) -> Demos:
@@ -404,7 +471,7 @@ def _check_alike(demos: Demos, where: list[str]) -> None:
 
 
 def _fit(demos: Demos, env_id: str) -> Demos:
-    """The demonstrations as the task sees them, or what does not fit."""
+    """The demonstrations as the environment sees them, or what does not fit."""
     with _made(env_id) as env:
         spaces = {"observations": env.observation_space, "actions": env.action_space}
     sizes = {}
@@ -414,6 +481,12 @@ def _fit(demos: Demos, env_id: str) -> Demos:
                 f"{env_id}: {what} are {_space(space)}, expected a box of one dimension"
             )
         sizes[what] = space.shape[0]
+    return fit_demos(demos, env_id, sizes["observations"], sizes["actions"])
+
+
+def fit_demos(demos: Demos, env_id: str, obs_dim: int, action_dim: int) -> Demos:
+    """The demonstrations as a task of these sizes sees them, or what does not fit."""
+    sizes = {"observations": obs_dim, "actions": action_dim}
     rules = ADAPTED.get(env_id.rpartition(":")[2], {})
     if demos.obs_dim != sizes["observations"] and demos.obs_dim in rules:
         kept = rules[demos.obs_dim]
@@ -458,8 +531,9 @@ def _minari_root() -> Path:
 
 
 def _minari_data(path: Path, name: str) -> Path | None:
-    """The data folder of a Minari dataset given by its folder or its id."""
-    for data in (path, path / "data", _minari_root() / name / "data"):
+    """The data folder of a Minari dataset given by its folder or its id (`-v0` may be left out)."""
+    root = _minari_root()
+    for data in (path, path / "data", root / name / "data", root / f"{name}-v0" / "data"):
         if (data / "metadata.json").is_file():
             return data
     return None

@@ -1,10 +1,10 @@
-"""How well a policy reaches its goals, over a fixed set of episodes."""
+"""How well a policy does, over a fixed set of episodes: success, or return without goals."""
 
 import jax
 import jax.numpy as jnp
 
 from uvd.collect.device import Exploration, rollouts
-from uvd.core.policy import Policy
+from uvd.core.policy import Policy, greedy
 from uvd.core.replay import Episode
 from uvd.tasks.task import Task
 
@@ -15,9 +15,17 @@ def successes(task: Task, episodes: Episode) -> tuple[jax.Array, jax.Array]:
     return reached[:, -1], reached.any(1)
 
 
+def scores(task: Task, episodes: Episode) -> dict[str, jax.Array]:
+    """Means over episodes: success by both measures; of a task without goals, the return."""
+    if not task.goal_dim:
+        return {"return": episodes.reward.sum(1).mean()}
+    final, ever = successes(task, episodes)
+    return {"success_final": jnp.mean(final), "success_ever": jnp.mean(ever)}
+
+
 def evaluate_policy(
     task: Task, policy: Policy, key: jax.Array, episodes: int
 ) -> dict[str, jax.Array]:
-    """Success by both measures without exploration; the key fixes starts, goals and noise."""
-    final, ever = successes(task, rollouts(task, Exploration(), policy, key, episodes))
-    return {"eval/success_final": jnp.mean(final), "eval/success_ever": jnp.mean(ever)}
+    """Scores without exploration; the key fixes starts, goals and noise."""
+    played = rollouts(task, Exploration(), greedy(policy), key, episodes)
+    return {f"eval/{name}": x for name, x in scores(task, played).items()}

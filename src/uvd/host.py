@@ -11,22 +11,24 @@ of them made too many is owed less in the next, so updates and steps keep their 
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import Agent, Metrics, Spec, State
+from uvd.agents.agent import Agent, Demos, Metrics, Spec, State
 from uvd.agents.td3 import TD3Config
 from uvd.collect.exploration import Exploration
 from uvd.collect.worker import PROBE, TRAIN, Job, Played
 from uvd.collect.workers import Policies, Workers
-from uvd.core.policy import Norm, Policy
+from uvd.core.policy import Policy, greedy
 from uvd.core.replay import Episode, Record, Ring, insert_all, stacked
-from uvd.program import Learner, Program, cycle_keys, make_init, make_learn, measure
+from uvd.program import RANDOM, Learner, Program, cycle_keys, make_init, make_learn, measure, never
 from uvd.settings import RunSettings
-from uvd.tasks.goalenv import GoalTask, batch_reward, reward_env
+from uvd.tasks.goalenv import EnvTask, GoalTask, batch_reward, reward_env
 
 PROBE_STEPS = 5000  # random steps from which feature ranges are measured
 
@@ -52,7 +54,7 @@ def lagged(agent: Agent) -> Agent:
     return Agent(init, update, lambda state: agent.policy(state.state))
 
 
-def record(task: GoalTask, episodes: Sequence[Played]) -> Record:
+def record(task: EnvTask, episodes: Sequence[Played]) -> Record:
     """One seed's episodes as the log keeps them: lengths padded to the longest."""
     length = np.array([len(played.action) for played in episodes], np.int32)
 
@@ -69,8 +71,8 @@ def record(task: GoalTask, episodes: Sequence[Played]) -> Record:
         "goal": np.stack([p.goal for p in episodes]),
         "length": length,
         "terminated": np.array([p.terminated for p in episodes]),
-        "reached": np.array([successes(task, p).any() for p in episodes]),
-        "reward": np.zeros((len(length), length.max()), np.float32),
+        "reached": np.array([bool(scores(task, p).get("success_ever")) for p in episodes]),
+        "reward": padded([p.reward for p in episodes]),
     }
 
 
@@ -81,20 +83,37 @@ def successes(task: GoalTask, played: Played) -> np.ndarray:
     return np.asarray(task.success(played.achieved[1:], played.goal))
 
 
-_MEASURED: dict[GoalTask, tuple[Norm, tuple[int, ...]]] = {}
+def scores(task: EnvTask, played: Played) -> dict[str, Any]:
+    """Success at the final step and at any; of a task without goals, the return."""
+    if not isinstance(task, GoalTask):
+        return {"return": played.reward.sum(dtype=np.float64)}
+    success = successes(task, played)
+    return {"success_final": success[-1], "success_ever": success.any()}
 
 
-def make_env_spec(task: GoalTask, workers: Workers) -> Spec:
+_PROBED: dict[EnvTask, Episode] = {}
+
+
+def make_env_spec(
+    task: EnvTask, workers: Workers, demos: Demos | None = None, cycle: int = 0
+) -> Spec:
     """What the agent is told of an environment; feature ranges come from random roll-outs."""
-    if task not in _MEASURED:  # a process often trains and then loads
+    if task not in _PROBED:  # a process often trains and then loads
         number = min(max(PROBE_STEPS // task.horizon, 10), 100)
-        jobs = [Job(0, 0, PROBE, i, Exploration(random=1.0)) for i in range(number)]
+        jobs = [Job(0, 0, PROBE, i, RANDOM) for i in range(number)]
         episodes = stacked([record(task, workers.play(jobs, Policies()))], task.horizon)
-        _MEASURED[task] = measure(Episode(*(x[0] for x in episodes)))
+        _PROBED[task] = Episode(*(x[0] for x in episodes))
+    norm, live, live_obs = measure(_PROBED[task], demos)
+    spec = Spec(
+        task.obs_dim, task.action_dim, task.goal_dim, never, norm, live, rewards=True,
+        demos=demos, live_obs=live_obs, cycle=cycle,
+    )  # fmt: skip
+    if not isinstance(task, GoalTask):
+        return spec
     success, reward = make_rewards(task)
-    return Spec(
-        task.obs_dim, task.action_dim, task.goal_dim, success, *_MEASURED[task],
-        task.reward.radius, reward, (task.reward.low, task.reward.high),
+    return replace(
+        spec, success=success, radius=task.reward.radius, reward=reward, rewards=False,
+        reward_range=(task.reward.low, task.reward.high),
     )  # fmt: skip
 
 
@@ -131,18 +150,22 @@ def make_rewards(task: GoalTask) -> tuple[Callable[..., Any], Callable[..., Any]
 
 def make_env_program(
     agent: Agent,
-    task: GoalTask,
+    task: EnvTask,
     spec: Spec,
     td3: TD3Config,
     run: RunSettings,
     total: int,
     warm: int,
     workers: Workers,
+    on_policy: bool = False,
 ) -> Program:
-    """Binds a `lagged` agent to an environment: one cycle a call, `total` cycles in all."""
+    """Binds a `lagged` agent to an environment: one cycle a call, `total` cycles in all.
+
+    `on_policy`: nothing plays while the device learns, and who plays is who learns.
+    """
     how = Exploration(td3.noise, td3.random, td3.hold)
     quota = run.envs * task.horizon
-    updates = round(quota * td3.updates_per_step)
+    updates = 1 if on_policy else round(quota * td3.updates_per_step)
     burst = make_learn(agent, updates, warm)
     flights: dict[int, Future] = {}  # the episodes of a cycle, in the making
     traces: dict[str, int] = {}
@@ -189,13 +212,14 @@ def make_env_program(
         # An episode has a row more than it has steps.
         first = (np.asarray(ring.rows_written) - done).tolist()
         owed = (quota * (cycle + 1) - done).tolist()
+        now = RANDOM if td3.warmup_random and cycle < warm else how
 
         def work() -> list[list[Played]]:
             lists: list[list[Played]] = [[] for _ in owed]
             left = list(owed)
             while max(left) > 0:
                 jobs = [
-                    Job(who, run.first_seed + who, TRAIN, first[who] + len(lists[who]) + i, how)
+                    Job(who, run.first_seed + who, TRAIN, first[who] + len(lists[who]) + i, now)
                     for who in range(len(lists))
                     for i in range(-(-left[who] // task.horizon))
                 ]
@@ -211,12 +235,13 @@ def make_env_program(
         flight = flights.pop(cycle, None)
         # Nothing of the learner was touched where this raises: it can be saved as it is.
         if flight is None:
-            lists = collect(packed(learner.agent.behind), learner.ring, cycle)()
+            player = policy_jit(learner.agent) if on_policy else learner.agent.behind
+            lists = collect(packed(player), learner.ring, cycle)()
         else:
             lists = flight.result()
         episodes = stacked([record(task, played) for played in lists], task.horizon)
         ring = write(learner.ring, episodes)
-        if cycle + 1 < total:
+        if cycle + 1 < total and not on_policy:
             policies = packed(policy_jit(learner.agent))
             flights[cycle + 1] = workers.start(collect(policies, ring, cycle + 1))
         state, metrics = learner.agent, {}
@@ -230,30 +255,36 @@ def make_env_program(
         )
 
     def summary(lists: list[list[Played]]) -> dict[str, np.ndarray]:
-        """Per seed: shares of the episodes that ended in success, had any, and moved anything."""
+        """Per seed, means over its episodes: their scores, and the share that moved anything."""
 
-        def share(of: Callable[[Played], Any]) -> np.ndarray:
+        def mean(of: Callable[[Played], Any]) -> np.ndarray:
             return np.array([np.mean([of(p) for p in played]) for played in lists], np.float32)
 
-        return {
-            "collect/success_final": share(lambda p: successes(task, p)[-1]),
-            "collect/success_ever": share(lambda p: successes(task, p).any()),
-            "collect/moved": share(lambda p: np.linalg.norm(p.achieved[-1] - p.achieved[0]) > 1e-3),
-        }
+        def score(name: str, played: Played) -> Any:
+            return scores(task, played)[name]
+
+        names = scores(task, lists[0][0])
+        told = {f"collect/{name}": mean(partial(score, name)) for name in names}
+        if task.goal_dim:
+            told["collect/moved"] = mean(
+                lambda p: np.linalg.norm(p.achieved[-1] - p.achieved[0]) > 1e-3
+            )
+        return told
 
     def replay(learner: Learner, episodes: Episode) -> Learner:
         return learner._replace(ring=write(learner.ring, episodes))
 
     def evaluate(state: State, purpose: int, episodes: int) -> Metrics:
-        policies = packed(policy_jit(state))
+        policies = packed(greedy(policy_jit(state)))
         seeds = len(policies.packed)
         jobs = [Job(who, 0, purpose, i) for who in range(seeds) for i in range(episodes)]
-        said = [successes(task, played) for played in workers.play(jobs, policies)]
-        final, ever = (
-            np.array([of(s) for s in said], np.float32).reshape(seeds, episodes).mean(1)
-            for of in (lambda s: s[-1], lambda s: s.any())
-        )
-        return {"eval/success_final": jnp.asarray(final), "eval/success_ever": jnp.asarray(ever)}
+        said = [scores(task, played) for played in workers.play(jobs, policies)]
+
+        def mean(name: str) -> jax.Array:
+            each = np.array([s[name] for s in said], np.float32)
+            return jnp.asarray(each.reshape(seeds, episodes).mean(1))
+
+        return {f"eval/{name}": mean(name) for name in said[0]}
 
     def close() -> None:
         flights.clear()

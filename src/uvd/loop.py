@@ -11,8 +11,9 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from uvd.agents import get_algorithm
-from uvd.agents.agent import Agent, Spec
+from uvd.agents.agent import Agent, Algorithm, Demos, Spec
 from uvd.agents.td3 import TD3Config
 from uvd.collect.worker import EVAL
 from uvd.collect.workers import Workers, WorkersError
@@ -30,9 +31,12 @@ from uvd.host import lagged, make_env_program, make_env_spec
 from uvd.program import Learner, Program, make_program, make_spec
 from uvd.progress import RunProgress
 from uvd.runs import Run
-from uvd.settings import RunSettings, build, check, flatten, override
+from uvd.settings import DemoSettings, RunSettings, build, check, flatten, override, shared
 from uvd.tasks import TASKS, Task, make_task
-from uvd.tasks.goalenv import GoalTask, goal_task
+from uvd.tasks.goalenv import EnvTask, GoalTask
+from uvd.tasks.rewardenv import RewardTask, env_task
+from uvd.tasks.rewardenv import with_previous_action as env_with_previous_action
+from uvd.tasks.task import with_previous_action
 
 UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the call
 
@@ -41,7 +45,7 @@ UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the
 class Plan:
     """Everything a run's settings determine."""
 
-    task: Task | GoalTask
+    task: Task | EnvTask
     spec: Spec
     agent: Agent
     td3: TD3Config
@@ -51,21 +55,78 @@ class Plan:
     cycles_per_report: int
     total_cycles: int
     warm_cycles: int
+    updates_per_cycle: int  # of each seed, after the warm-up
 
     @property
     def steps_per_cycle(self) -> int:
         """Environment steps a seed makes in one cycle."""
         return self.run.envs * self.task.horizon
 
-    @property
-    def updates_per_cycle(self) -> int:
-        """Updates a seed makes in one cycle after the warm-up."""
-        return round(self.steps_per_cycle * self.td3.updates_per_step)
 
-
-def find_task(name: str, settings: dict[str, Any]) -> Task | GoalTask:
+def find_task(name: str, settings: dict[str, Any]) -> Task | EnvTask:
     """The built-in task of that id, or else the environment."""
-    return make_task(name, **settings) if name in TASKS else goal_task(name, settings, TASKS)
+    return make_task(name, **settings) if name in TASKS else env_task(name, settings, TASKS)
+
+
+def imitated(task: Task | EnvTask, asked: Mapping[str, Any]) -> Task | EnvTask:
+    """The task as an imitator observes it: where asked for, with the action before."""
+    if not asked.get("previous_action"):
+        return task
+    if isinstance(task, Task):
+        return with_previous_action(task)
+    assert isinstance(task, RewardTask)
+    return env_with_previous_action(task)
+
+
+def check_fit(
+    name: str, algorithm: Algorithm, task: Task | EnvTask, asked: Mapping[str, Any]
+) -> None:
+    """Refuses an algorithm that cannot learn on such a task, or from what it is given."""
+    if algorithm.learns_from == "demos":
+        if task.goal_dim:
+            raise UserError(f"{name} imitates, but {task.id} has goals: take a task without")
+        if not asked.get("demos"):
+            raise UserError(f"{name} needs demonstrations: give --demos FILE")
+        return
+    if not task.goal_dim and not algorithm.takes_rewards:
+        raise UserError(
+            f"{name} needs a task with goals, and {task.id} has none (td3 learns from its rewards)"
+        )
+    for given in asked:
+        raise UserError(f"{name} does not imitate: leave out --{given.replace('_', '-')}")
+
+
+def find_demos(
+    name: str, algorithm: Algorithm, task: Task | EnvTask, asked: Mapping[str, Any]
+) -> tuple[Demos, str]:
+    """The demonstrated pairs as the task sees them, and a hash of all that they were taken from.
+
+    `asked` are `DemoSettings`; `task` does not show the action before.
+    """
+    from uvd import demos as files  # imports the simulators
+
+    loaded = files.load_demos(asked["demos"])
+    digest = files.digest(loaded)
+    told = files.fit_demos(loaded, task.id, task.obs_dim, task.action_dim)
+    if algorithm.needs_actions:
+        files.need_actions(told, name)
+
+    def clip(action: np.ndarray) -> np.ndarray:
+        return np.clip(action, -1, 1)
+
+    def unit(t: files.Trajectory) -> files.Trajectory:
+        if t.action is None:
+            return t
+        to_unit = task.unit_action if isinstance(task, EnvTask) else clip
+        return dataclasses.replace(t, action=to_unit(t.action))
+
+    told = dataclasses.replace(told, trajectories=tuple(map(unit, told.trajectories)))
+    if asked.get("previous_action"):
+        told = files.with_previous_action(told)
+    pairs = files.select(
+        told, asked.get("trajectories"), asked.get("every", 1), offset=asked.get("offset")
+    )
+    return Demos(pairs.obs, pairs.action, files.followed(told, pairs)), digest
 
 
 def make_config(
@@ -75,10 +136,20 @@ def make_config(
     run: dict[str, Any],
     settings: dict[str, Any],
     task_settings: dict[str, Any],
+    demos: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What `config.toml` holds: enough to run it again. Refuses what cannot work."""
+    """What `config.toml` holds: enough to run it again. Refuses what cannot work.
+
+    `demos` are `DemoSettings` by name, those that were given.
+    """
     config = build(algorithm, preset, settings)
     made = find_task(task, task_settings)
+    asked = {k: v for k, v in (demos or {}).items() if v != getattr(DemoSettings, k)}
+    entry = get_algorithm(algorithm)
+    check_fit(algorithm, entry, made, asked)
+    if not made.goal_dim and getattr(config, "critic_head", "linear") in ("tanh", "sigmoid"):
+        # They need a range of values, which rewards do not come with.
+        config = override(config, {"critic_head": "linear"})
     plan = override(RunSettings(), run)
     check(config, plan, made.horizon)
     if isinstance(made, GoalTask) and getattr(config, "combine", "") == "reward":
@@ -87,7 +158,7 @@ def make_config(
     per_cycle = plan.envs * made.horizon
     cycles = max(1, round((plan.eval_every or plan.steps / 20) / per_cycle))
     plan = dataclasses.replace(plan, eval_every=cycles * per_cycle)
-    return {
+    told = {
         "algorithm": algorithm,
         "task": task,
         "preset": preset,
@@ -95,6 +166,12 @@ def make_config(
         "run": dataclasses.asdict(plan),
         "settings": flatten(config),
     }
+    if asked:
+        _, digest = find_demos(algorithm, entry, made, asked)
+        path = Path(asked["demos"])
+        source = str(path.resolve() if path.exists() else asked["demos"])
+        told["demos"] = {**asked, "demos": source, "sha256": digest}
+    return told
 
 
 def make_plan(config: dict[str, Any]) -> Plan:
@@ -103,33 +180,43 @@ def make_plan(config: dict[str, Any]) -> Plan:
     settings = override(algorithm.config(), config["settings"])
     run = override(RunSettings(), config["run"])
     task = find_task(config["task"], config.get("task_settings", {}))
+    demos, asked = None, config.get("demos", {})
+    if asked:
+        demos, digest = find_demos(config["algorithm"], algorithm, task, asked)
+        if digest != asked["sha256"]:
+            raise UserError(
+                f"{asked['demos']} holds other demonstrations than those this run began with"
+            )
+        task = imitated(task, asked)
     check(settings, run, task.horizon)
     if run.eval_every < run.envs * task.horizon:
         raise UserError(f"eval_every = {run.eval_every} is less than one cycle of episodes")
-    td3 = getattr(settings, "td3", settings)
+    td3 = shared(settings)
     per_cycle = run.envs * task.horizon
     per_report = run.eval_every // per_cycle
-    updates = round(per_cycle * td3.updates_per_step)
+    on_policy = algorithm.on_policy
+    updates = 1 if on_policy else round(per_cycle * td3.updates_per_step)
     reports = math.ceil(run.steps / (per_report * per_cycle))
     total = reports * per_report
     warm = math.ceil(td3.warmup / per_cycle)
-    if isinstance(task, GoalTask):
+    if isinstance(task, EnvTask):
         per_call = 1
         workers = Workers(task, run.workers, run.episode_seconds)
         try:
-            spec = make_env_spec(task, workers)
+            spec = make_env_spec(task, workers, demos, per_cycle)
             agent = lagged(algorithm.make(settings, spec))
-            program = make_env_program(agent, task, spec, td3, run, total, warm, workers)
+            program = make_env_program(agent, task, spec, td3, run, total, warm, workers, on_policy)
         except BaseException:
             workers.close()
             raise
     else:
-        most = max(1, UPDATES_PER_CALL // updates)
+        # A cycle of an on-policy algorithm is many updates in one.
+        most = 1 if on_policy else max(1, UPDATES_PER_CALL // updates)
         per_call = max(n for n in range(1, min(most, per_report) + 1) if per_report % n == 0)
-        spec = make_spec(task)
+        spec = make_spec(task, demos, per_cycle)
         agent = algorithm.make(settings, spec)
-        program = make_program(agent, task, spec, td3, run.envs, per_call, warm)
-    return Plan(task, spec, agent, td3, run, program, per_call, per_report, total, warm)
+        program = make_program(agent, task, spec, td3, run.envs, per_call, warm, on_policy)
+    return Plan(task, spec, agent, td3, run, program, per_call, per_report, total, warm, updates)
 
 
 def state_arrays(state: Any) -> dict[str, np.ndarray]:
@@ -290,11 +377,7 @@ def _train(run: Run, plan: Plan, quiet: bool) -> None:
                 row = {"step": step, "updates": updates, "seconds": seconds(), **result}
                 run.report({**row, **(summarise(pending) if pending else {})})
                 pending = []
-                progress.report(
-                    step,
-                    float(np.mean(result["eval/success_final"])),
-                    float(np.mean(result["eval/success_ever"])),
-                )
+                progress.report(step, result)
             progress.advance(step)
             if cycle >= plan.total_cycles:
                 save()

@@ -14,16 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import Agent, Metrics, Spec, State
+from uvd.agents.agent import Agent, Demos, Metrics, Spec, State
 from uvd.agents.td3 import TD3Config
 from uvd.collect.device import Exploration, rollouts
 from uvd.core.nets import init_mlp
-from uvd.core.normalize import fit_norm, live_features
+from uvd.core.normalize import fit_norm, live_features, ranges
 from uvd.core.policy import Norm, Policy
 from uvd.core.replay import Episode, Ring, init_ring, insert_all
-from uvd.evaluation import evaluate_policy, successes
-from uvd.tasks.goalenv import GoalTask
+from uvd.evaluation import evaluate_policy, scores
+from uvd.tasks.goalenv import EnvTask
 from uvd.tasks.task import Task
+
+RANDOM = Exploration(random=1.0)  # uniformly random actions
 
 
 class Learner(NamedTuple):
@@ -49,26 +51,50 @@ def random_rollouts(task: Task, key: jax.Array, n: int = 100) -> Episode:
     """Episodes of uniformly random actions."""
     nothing = Norm(jnp.zeros(()), jnp.ones(()), jnp.zeros(()), jnp.ones(()))
     net = init_mlp(key, (task.obs_dim + task.goal_dim, task.action_dim), 0.0)
-    return rollouts(task, Exploration(random=1.0), Policy(net, nothing), key, n)
+    return rollouts(task, RANDOM, Policy(net, nothing), key, n)
 
 
-def measure(episodes: Episode) -> tuple[Norm, tuple[int, ...]]:
-    """Feature ranges of a task and the goal dimensions that vary, from stacked random roll-outs."""
+class Measured(NamedTuple):
+    """What random roll-outs, and demonstrations beside them, tell of a task."""
+
+    norm: Norm  # feature ranges
+    live: tuple[int, ...]  # goal dimensions that vary
+    live_obs: tuple[int, ...]  # observation columns that move
+
+
+def measure(episodes: Episode, demos: Demos | None = None) -> Measured:
+    """Reads stacked random roll-outs; the demonstrations widen the ranges of observations."""
     happened = np.arange(episodes.obs.shape[1]) <= np.asarray(episodes.length)[:, None]
-    achieved = episodes.achieved[happened]
-    norm = fit_norm(episodes.obs[happened], achieved, episodes.goal)
-    return norm, live_features(np.concatenate([achieved, episodes.goal]))
+    achieved, obs = episodes.achieved[happened], episodes.obs[happened]
+    norm = fit_norm(obs, achieved, episodes.goal)
+    if demos is not None:
+        obs = np.concatenate([obs, demos.obs])
+        shift, scale = (x.astype(np.float32) for x in ranges(obs))
+        norm = norm._replace(obs_shift=shift, obs_scale=scale)
+    return Measured(
+        norm, live_features(np.concatenate([achieved, episodes.goal])), live_features(obs)
+    )
 
 
-def make_spec(task: Task) -> Spec:
+def never(achieved: jax.Array, goal: jax.Array) -> jax.Array:
+    """Success where there are no goals."""
+    return jnp.zeros(achieved.shape[:-1], bool)
+
+
+def make_spec(task: Task, demos: Demos | None = None, cycle: int = 0) -> Spec:
     """What the agent is told of its task; feature ranges come from random roll-outs."""
     play = jax.jit(lambda key: random_rollouts(task, key))
-    norm, live = measure(jax.tree.map(np.asarray, play(jax.random.key(0))))
-    return Spec(task.obs_dim, task.action_dim, task.goal_dim, task.success, norm, live, task.radius)
+    norm, live, live_obs = measure(jax.tree.map(np.asarray, play(jax.random.key(0))), demos)
+    goals = bool(task.goal_dim)
+    return Spec(
+        task.obs_dim, task.action_dim, task.goal_dim, task.success if goals else never, norm, live,
+        task.radius if goals else None, rewards=task.reward is not None, demos=demos,
+        live_obs=live_obs, cycle=cycle,
+    )  # fmt: skip
 
 
 def make_init(
-    agent: Agent, task: Task | GoalTask, spec: Spec, capacity: int
+    agent: Agent, task: Task | EnvTask, spec: Spec, capacity: int
 ) -> Callable[[int, int], Learner]:
     """Fresh learners with empty rings, for a range of seeds."""
     # An episode takes one row more than it has transitions.
@@ -110,28 +136,31 @@ def make_program(
     envs: int,
     cycles: int,
     warm: int,
+    on_policy: bool = False,
 ) -> Program:
     """Binds an agent to a task: `cycles` per call, `envs` episodes a cycle, the first `warm` of
     them without learning (their losses read zero)."""
     how = Exploration(td3.noise, td3.random, td3.hold)
-    updates = round(envs * task.horizon * td3.updates_per_step)
+    updates = 1 if on_policy else round(envs * task.horizon * td3.updates_per_step)
     learn = make_learn(agent, updates, warm)
     traces: dict[str, int] = {}
 
-    def play(learner: Learner, key: jax.Array) -> tuple[Learner, Episode, Metrics]:
-        episodes = rollouts(task, how, agent.policy(learner.agent), key, envs)
-        final, ever = successes(task, episodes)
-        shift = jnp.linalg.norm(episodes.achieved[:, -1] - episodes.achieved[:, 0], axis=-1)
-        metrics = {
-            "collect/success_final": final.mean(),
-            "collect/success_ever": ever.mean(),
-            "collect/moved": (shift > 1e-3).mean(),
-        }
+    def play(
+        learner: Learner, key: jax.Array, cycle: jax.Array
+    ) -> tuple[Learner, Episode, Metrics]:
+        now = how
+        if td3.warmup_random:
+            now = jax.tree.map(lambda a, b: jnp.where(cycle < warm, a, b), RANDOM, how)
+        episodes = rollouts(task, now, agent.policy(learner.agent), key, envs)
+        metrics = {f"collect/{name}": x for name, x in scores(task, episodes).items()}
+        if task.goal_dim:
+            shift = jnp.linalg.norm(episodes.achieved[:, -1] - episodes.achieved[:, 0], axis=-1)
+            metrics["collect/moved"] = (shift > 1e-3).mean()
         return learner._replace(ring=insert_all(learner.ring, episodes)), episodes, metrics
 
     def one_cycle(learner: Learner, cycle: jax.Array):
         key_play, key_learn = cycle_keys(learner.key, cycle)
-        learner, episodes, collected = play(learner, key_play)
+        learner, episodes, collected = play(learner, key_play, cycle)
 
         def burst(state: Any) -> tuple[Any, Metrics]:
             return learn(state, learner.ring, key_learn, cycle)

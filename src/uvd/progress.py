@@ -1,14 +1,24 @@
 """One live line per run on a terminal; plain lines in a pipe."""
 
 import time
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
+def told(result: Mapping[str, Sequence[float]]) -> str:
+    """An evaluation in words: success at the final step and at any, or the return; seeds' means."""
+    mean = {name: sum(x) / len(x) for name, x in result.items() if name.startswith("eval/")}
+    if "eval/return" in mean:
+        return f"return {mean['eval/return']:,.1f}"
+    final, ever = mean["eval/success_final"], mean["eval/success_ever"]
+    return f"success {final:.2f} final, {ever:.2f} ever"
+
+
 class RunProgress:
-    """Shows step, speed, time left and the latest success of a run."""
+    """Shows step, speed, time left and the latest evaluation of a run."""
 
     def __init__(self, name: str, total: int, done: int = 0, quiet: bool = False) -> None:
         self.console = Console(quiet=quiet, highlight=False)
@@ -45,9 +55,9 @@ class RunProgress:
             speed = f"{self._speed(step):,.0f} steps/s"
             self.bar.update(self.id, completed=step, speed=speed, success=self.success)
 
-    def report(self, step: int, final: float, ever: float) -> None:
-        """The latest evaluation: mean success over seeds, at the final step and at any."""
-        self.success = f"success {final:.2f} final, {ever:.2f} ever"
+    def report(self, step: int, result: Mapping[str, Sequence[float]]) -> None:
+        """The latest evaluation, as means over seeds."""
+        self.success = told(result)
         self.advance(step)
         if not self.bar:
             speed = self._speed(step)

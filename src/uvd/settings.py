@@ -35,6 +35,15 @@ _PAPER_UVD = {
     "flow_delay": 0, "short": 50_000,
 }  # fmt: skip
 
+# TD3 on rewards, with the sizes that are usual for MuJoCo's walkers: makes experts.
+_EXPERT = {
+    "gamma": 0.99, "batch": 256, "hidden": (256, 256), "actor_lr": 3e-4, "critic_lr": 3e-4,
+    "tau": 0.005, "policy_delay": 2, "target_noise": 0.2, "action_penalty": 0.0,
+    "critic_head": "linear", "critic_start": 0.0, "noise": 0.1, "random": 0.0, "hold": 1,
+    "capacity": 1_000_000, "updates_per_step": 1.0, "warmup": 10_000, "warmup_random": True,
+    "actor_start": 0,
+}  # fmt: skip
+
 # For goals much smaller than the task: draws from the density are a few hundredths of the goals'
 # range off, true futures are exact.
 _PRECISE = {"td_goals": "balanced", "futures": 0.8, "smoothing_half": 4000}
@@ -64,7 +73,7 @@ _HUMANOID = {
 
 # `default` is the dataclass as it stands: what learns best here. `paper` is as literal as it gets.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "td3": {"default": {}, "paper": _PAPER_TD3},
+    "td3": {"default": {}, "paper": _PAPER_TD3, "expert": _EXPERT},
     "her": {"default": {}, "paper": {**_PAPER_TD3, "strategy": "future", "k": 4}},
     "uvd": {"default": {}, "paper": {**_PAPER_TD3, **_PAPER_UVD}, "precise": _PRECISE},
     "vdi": {"default": {}, "paper": _PAPER_VDI, "cheetah": _CHEETAH, "humanoid": _HUMANOID},
@@ -84,6 +93,22 @@ _CHOICES = {
     "reads": list(READS),
     "reward": list(REWARDS),
 }
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """What vdi, gail, dac and bc imitate: required for them, refused for others."""
+
+    demos: str | None = None
+    """File, folder or local Minari dataset of demonstrations."""
+    trajectories: int | None = None
+    """How many of them, the first ones (all if not given)."""
+    every: int = 1
+    """Only every n-th step of each."""
+    offset: int | None = None
+    """The first step taken (every // 2 if not given)."""
+    previous_action: bool = False
+    """The action before becomes part of every observation, played and demonstrated."""
 
 
 @dataclass(frozen=True)
@@ -156,12 +181,30 @@ def override(config: Any, flat: dict[str, Any]) -> Any:
     return dataclasses.replace(config, **changes)
 
 
+def presets(algorithm: str) -> dict[str, dict[str, Any]]:
+    """An algorithm's presets; one that was registered elsewhere has its defaults."""
+    return PRESETS.get(algorithm, {"default": {}})
+
+
 def build(algorithm: str, preset: str, flat: dict[str, Any]) -> Any:
     """An algorithm's settings: a preset with some of them replaced."""
     base = get_algorithm(algorithm).config()
-    if preset not in PRESETS[algorithm]:
-        raise nearest(preset, PRESETS[algorithm], f"preset of {algorithm}")
-    return override(override(base, PRESETS[algorithm][preset]), flat)
+    if preset not in presets(algorithm):
+        raise nearest(preset, presets(algorithm), f"preset of {algorithm}")
+    return override(override(base, presets(algorithm)[preset]), flat)
+
+
+def shared(config: Any) -> TD3Config:
+    """What the loop reads of an algorithm's settings, as TD3 has them.
+
+    An algorithm that does not explore, or learns once a cycle, need not have all of them.
+    """
+    if isinstance(td3 := getattr(config, "td3", config), TD3Config):
+        return td3
+    flat = flatten(config)
+    names = {f.name for f in dataclasses.fields(TD3Config)}
+    calm = TD3Config(noise=0.0, random=0.0, hold=1, warmup=0)
+    return dataclasses.replace(calm, **{k: v for k, v in flat.items() if k in names})
 
 
 def _require(ok: bool, message: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from uvd.collect.worker import FRESH, Job, play
 from uvd.core.policy import Policy
 from uvd.errors import UserError
-from uvd.tasks.goalenv import GoalTask, is_success, one_line
+from uvd.tasks.goalenv import EnvTask, is_success, one_line
 
 WAYS = ("egl", "osmesa")  # how MuJoCo may draw without a screen, best first
 REACHED = (0, 114, 178)  # the frame around a picture in which the goal is achieved
@@ -29,7 +29,7 @@ _START = "import sys; sys.path = sys.argv[1:]; from uvd.video import main; main(
 class Film(NamedTuple):
     """What is to be played, by whom, and where the film goes."""
 
-    task: GoalTask
+    task: EnvTask
     policy: Policy
     episodes: int
     out: Path

@@ -5,6 +5,7 @@ under `vmap`; `step`, the update's number, is shared by all seeds, so that a `co
 actor, a hard copy) stays a branch there instead of becoming a select that computes both sides.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,7 +48,12 @@ class Spec:
     cycle: int = 0  # transitions that a cycle brings: what an on-policy algorithm learns from
 
     def value_range(self, gamma: float) -> tuple[float, float]:
-        """What discounted sums of rewards lie between; an episode may end at any step."""
+        """What discounted sums of rewards lie between; an episode may end at any step.
+
+        Of a task's own rewards no range is known.
+        """
+        if self.rewards:
+            return -math.inf, math.inf
         low, high = self.reward_range
         return min(low, 0.0) / (1 - gamma), max(high, 0.0) / (1 - gamma)
 
@@ -76,6 +82,7 @@ class Algorithm(NamedTuple):
     learns_from: str = "goals"  # or "demos": what it is told to do
     on_policy: bool = False  # one `update` a cycle, which reads the newest rows of the ring
     needs_actions: bool = False  # demonstrations of observations alone are refused
+    takes_rewards: bool = False  # works on tasks without goals too, from their rewards
 
 
 ALGORITHMS: dict[str, Algorithm] = {}

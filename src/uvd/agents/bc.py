@@ -19,7 +19,7 @@ from uvd.errors import UserError
 
 @dataclass(frozen=True)
 class BCConfig:
-    """Settings of the regression, and how episodes are played beside it."""
+    """Settings of the regression."""
 
     batch: int = 256
     """Pairs in an update, drawn with replacement."""
@@ -31,14 +31,6 @@ class BCConfig:
     """L2 regularisation of the actor."""
     updates_per_step: float = 0.25
     """Updates for each environment step."""
-    warmup: int = 0
-    """Transitions collected without learning."""
-    noise: float = 0.0
-    """Standard deviation of noise on the actions played."""
-    random: float = 0.0
-    """Share of random actions played."""
-    hold: int = 1
-    """Mean number of steps a random action is held."""
     capacity: int = 100_000
     """Transitions in the replay memory, which nothing reads."""
 

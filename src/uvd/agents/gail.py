@@ -55,8 +55,6 @@ class GAILConfig:
     """Adam's learning rate of the policy."""
     critic_lr: float = 1e-3
     """Adam's learning rate of the value."""
-    warmup: int = 0
-    """Transitions collected without learning."""
     capacity: int = 100_000
     """Transitions in memory; only the newest cycle is read."""
 

@@ -3,7 +3,8 @@
 The critic step takes its target as a function, the actor step its goals; HER changes how a batch is
 drawn and UVD passes a target of its own. Rewards are -1 until the goal is reached and 0 there, as
 in Fetch, so a value lies in [-1/(1 - gamma), 0] and targets are clipped to that; an environment
-with rewards of its own brings their range.
+with rewards of its own brings their range. Without goals this is TD3 itself, on the rewards that
+the task gave: their range is unknown, so the critic is linear and nothing is clipped.
 """
 
 from collections.abc import Callable
@@ -56,6 +57,8 @@ class TD3Config:
     """The goal as the nets see it: relative to the achieved one (where observed), or absolute."""
     warmup: int = 1000
     """Transitions collected without learning, rounded up to whole cycles."""
+    warmup_random: bool = False
+    """Random actions during the warm-up instead of the exploring policy."""
     actor_start: int = 0
     """Updates for which the actor stays frozen."""
     noise: float = 0.2
@@ -284,7 +287,7 @@ def sparse_target(config: TD3Config, head: Head, spec: Spec) -> TargetFn:
     reward_fn = spec.reward or (lambda achieved, goal: spec.success(achieved, goal) - 1.0)
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
-        reward = reward_fn(batch.next_achieved, goal)
+        reward = batch.reward if spec.rewards else reward_fn(batch.next_achieved, goal)
         q, action = next_value(config, head, state, batch, goal, key)
         target = jnp.clip(reward + config.gamma * q, low, high)
         return target, {"critic/reward": reward.mean(), "actor/abs_action": abs(action).mean()}
@@ -297,7 +300,7 @@ def make_sparse(
 ) -> Agent:
     """TD3 on the task's rewards over batches and goals that `draw` provides (TD3 and HER)."""
     bound = max(abs(value) for value in spec.value_range(config.gamma))
-    head = HEADS[config.critic_head](bound, config.critic_start)
+    head = HEADS[config.critic_head](1.0 if spec.rewards else bound, config.critic_start)
     target_fn = sparse_target(config, head, spec)
 
     def update(state: TD3State, ring: Ring, key: jax.Array, step: jax.Array):
@@ -324,4 +327,7 @@ def make_td3(config: TD3Config, spec: Spec) -> Agent:
     return make_sparse(config, spec, draw)
 
 
-ALGORITHMS["td3"] = Algorithm("TD3 with intended goals, the UVFA baseline", TD3Config, make_td3)
+ALGORITHMS["td3"] = Algorithm(
+    "TD3 with intended goals (the UVFA baseline), or on rewards where there are no goals",
+    TD3Config, make_td3, takes_rewards=True,
+)  # fmt: skip

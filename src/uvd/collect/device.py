@@ -26,6 +26,19 @@ def explore(
     return jnp.where(go_on, last, jnp.where(start, fresh, noisy)), go_on | start
 
 
+def behave(
+    how: Exploration, policy: Policy, key: jax.Array, obs: jax.Array, goal: jax.Array,
+    last: jax.Array, wild: jax.Array,
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """What is done: drawn by a policy that has a spread of its own, else the policy explores."""
+    action = act(policy, obs, goal)
+    if policy.log_std is not None:
+        return action + jnp.exp(policy.log_std) * jax.random.normal(key, action.shape), wild
+    if policy.noise is not None:
+        how = how._replace(noise=policy.noise)
+    return explore(how, key, action, last, wild)
+
+
 def rollout(task: Task, how: Exploration, policy: Policy, key: jax.Array) -> Episode:
     """One episode of the task under the policy and its exploration."""
     key_reset, key_steps = jax.random.split(key)
@@ -36,11 +49,15 @@ def rollout(task: Task, how: Exploration, policy: Policy, key: jax.Array) -> Epi
         state, last, wild = carry
         key_explore, key_task = jax.random.split(key)
         obs, achieved = task.observe(state), task.achieved(state)
-        action, wild = explore(how, key_explore, act(policy, obs, goal), last, wild)
-        return (task.step(state, action, key_task), action, wild), (obs, action, achieved)
+        action, wild = behave(how, policy, key_explore, obs, goal, last, wild)
+        # What was drawn is kept as it was; the task sees it within its bounds.
+        felt = action if policy.log_std is None else jnp.clip(action, -1, 1)
+        after = task.step(state, felt, key_task)
+        reward = jnp.zeros(()) if task.reward is None else task.reward(state, felt, after)
+        return (after, action, wild), (obs, action, achieved, reward)
 
     first = (start, jnp.zeros(task.action_dim), jnp.zeros((), bool))
-    (end, _, _), (obs, action, achieved) = jax.lax.scan(
+    (end, _, _), (obs, action, achieved, reward) = jax.lax.scan(
         step, first, jax.random.split(key_steps, task.horizon)
     )
     achieved = jnp.concatenate([achieved, task.achieved(end)[None]])
@@ -51,8 +68,8 @@ def rollout(task: Task, how: Exploration, policy: Policy, key: jax.Array) -> Epi
         goal,
         jnp.asarray(task.horizon, jnp.int32),
         jnp.zeros((), bool),
-        task.success(achieved[1:], goal).any(),
-        jnp.zeros(task.horizon),
+        task.success(achieved[1:], goal).any() if task.goal_dim else jnp.zeros((), bool),
+        reward,
     )
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from uvd.collect.worker import Job, Played
 from uvd.core.policy import Policy
 from uvd.errors import UserError
-from uvd.tasks.goalenv import GoalTask, one_line
+from uvd.tasks.goalenv import EnvTask, one_line
 
 DEATHS = 3  # so often may the workers of one episode die
 _START = "import sys; sys.path = sys.argv[2:]; from uvd.collect.worker import main; main({fd})"
@@ -96,7 +96,7 @@ class _Worker:
 class Workers:
     """Processes that play episodes of one task. They start when needed and again after `close`."""
 
-    def __init__(self, task: GoalTask, number: int = 0, seconds: float = 300.0) -> None:
+    def __init__(self, task: EnvTask, number: int = 0, seconds: float = 300.0) -> None:
         self.task = task
         self.number = number or _cores()
         self.seconds = seconds

@@ -14,7 +14,7 @@ def ranges(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     low, high = x.min(0), x.max(0)
     scale = (high - low) / 2
-    widest = max(float(scale.max()), 1e-6)
+    widest = max(float(scale.max(initial=0.0)), 1e-6)
     dead = scale < FLOOR * widest
     return (low + high) / 2, np.where(dead, widest, scale)
 
@@ -22,13 +22,17 @@ def ranges(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def live_features(x: np.ndarray) -> tuple[int, ...]:
     """The columns that move at all: a density over the others would be unbounded."""
     spread = x.max(0) - x.min(0)
-    return tuple(int(i) for i in np.flatnonzero(spread >= FLOOR * max(float(spread.max()), 1e-6)))
+    widest = max(float(spread.max(initial=0.0)), 1e-6)
+    return tuple(int(i) for i in np.flatnonzero(spread >= FLOOR * widest))
 
 
 def find_achieved(obs: np.ndarray, achieved: np.ndarray) -> np.ndarray | None:
-    """For each goal dimension the observation's column that equals it; None if one has none."""
+    """For each goal dimension the observation's column that equals it; None if one has none.
+
+    Also None where there are no goals.
+    """
     same = [np.flatnonzero((obs == column[:, None]).all(0)) for column in achieved.T]
-    return np.array([s[0] for s in same], np.int32) if all(map(len, same)) else None
+    return np.array([s[0] for s in same], np.int32) if same and all(map(len, same)) else None
 
 
 def fit_norm(obs: np.ndarray, achieved: np.ndarray, goals: np.ndarray) -> Norm:

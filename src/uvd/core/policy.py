@@ -52,6 +52,11 @@ class Policy(NamedTuple):
     noise: Array | None = None  # exploration's, where it changes while learning
 
 
+def greedy(policy: Policy) -> Policy:
+    """The same policy without what it explores by."""
+    return Policy(policy.net, policy.norm)
+
+
 def features(norm: Norm, obs: Array, goal: Array) -> Array:
     """The input that actor, critic and density share: the observation, and how far the goal is."""
     gap = goal - achieved_in(norm, obs)

@@ -66,7 +66,7 @@ class Batch(NamedTuple):
     next_achieved: jax.Array
     goal: jax.Array
     terminated: jax.Array
-    reward: jax.Array | float = 0.0  # the task's own; zero where it follows from the goal
+    reward: Array = 0.0  # the task's own; zero where it follows from the goal
 
 
 def init_ring(capacity: int, obs_dim: int, action_dim: int, goal_dim: int) -> Ring:
@@ -82,7 +82,9 @@ def init_ring(capacity: int, obs_dim: int, action_dim: int, goal_dim: int) -> Ri
         jnp.zeros(capacity, jnp.int32),
         jnp.zeros(capacity, jnp.int32),
         jnp.zeros(capacity, jnp.int32),
-        *[zero] * 3,
+        zero,
+        zero,
+        zero,
         jnp.zeros(capacity),
     )
 

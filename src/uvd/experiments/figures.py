@@ -48,6 +48,7 @@ PIT_COLOR, FELL, REACHED, LOST = "#3a3a3a", "#d55e00", "#0072b2", "#999999"
 AXIS_NAMES = {
     "eval/success_final": "success at the final step",
     "eval/success_ever": "success at any step",
+    "eval/return": "return",
 }
 MANY = 3  # from this many differing settings on, a run is called by its preset
 
@@ -142,6 +143,12 @@ def _save(figure: Figure, out: Path) -> None:
         raise UserError(f"cannot write {out}: {error}") from error
 
 
+def main_metric(runs: Sequence[Path]) -> str:
+    """What to draw of runs if nothing is asked for: the return where none of them has goals."""
+    rewarded = runs and all(_reports(Run.open(path), "eval/return") for path in runs)
+    return "eval/return" if rewarded else "eval/success_final"
+
+
 def draw_curves(
     runs: Sequence[Path],
     out: Path,
@@ -205,7 +212,7 @@ def _draw_panels(
             plural = "" if seeds == {1} else "s"
             ax.set_title(f"{titles.get(task, task)}, {many} seed{plural}", fontsize=11)
         ax.set(xlabel="environment steps, thousands", xlim=(0, None))
-        if metric in AXIS_NAMES:
+        if metric in AXIS_NAMES and metric != "eval/return":
             ax.set(ylim=(-0.02, 1.02))
         if place % columns == 0:
             ax.set_ylabel(AXIS_NAMES.get(metric, metric))
@@ -385,6 +392,7 @@ def draw_density(
         "density maps need a run of uvd on a point task or an environment",
     )
     task, plan = trained.plan.task, trained.plan
+    assert isinstance(task, Task | GoalTask)
     if task.goal_dim < 2:
         raise UserError(f"density maps need goals of two dimensions, {task.id} has one")
     for name, number in (("episode", episode), ("step", step or 0)):
@@ -548,6 +556,7 @@ def draw_paths(runs: Sequence[Path], out: Path) -> None:
     axes = figure.subplots(1, len(loaded), squeeze=False, sharey=True)[0]
     for ax, trained, label in zip(axes, loaded, labels):
         plan = trained.plan
+        assert isinstance(plan.task, Task)
         play = jax.vmap(
             lambda state, plan=plan: rollouts(
                 plan.task, Exploration(), plan.agent.policy(state), jax.random.key(1),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import cdist
 
 RESAMPLES = 5000
 LEVEL = 0.95
@@ -70,3 +71,12 @@ def curve(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Inter
     curves, rng = np.asarray(values, float), np.random.default_rng(seed)
     pick = rng.integers(len(curves), size=(resamples, len(curves)))
     return _between(iqm(curves, 0), iqm(curves[pick], 1))
+
+
+def energy_distance(x: np.ndarray, y: np.ndarray) -> float:
+    """Székely's distance between the distributions of two samples of rows, `[N, D]` and `[M, D]`.
+
+    The root of 2 E|X - Y| - E|X - X'| - E|Y - Y'|: zero only where they are the same.
+    """
+    between, of_x, of_y = (cdist(a, b).mean() for a, b in ((x, y), (x, x), (y, y)))
+    return float(np.sqrt(max(2 * between - of_x - of_y, 0.0)))

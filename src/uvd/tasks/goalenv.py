@@ -9,13 +9,12 @@ training starts. This module knows no JAX: worker processes make their environme
 import ast
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -40,8 +39,8 @@ class Reward(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class GoalTask:
-    """An environment that was found to follow the convention."""
+class EnvTask:
+    """What every environment has that was found fit to train on."""
 
     id: str
     spec: EnvSpec  # enough for a process that registered nothing to make it
@@ -51,8 +50,6 @@ class GoalTask:
     horizon: int
     low: np.ndarray  # bounds of the environment's own actions
     high: np.ndarray
-    reward: Reward
-    says_success: bool  # whether `info` tells success after every step
 
     @cached_property
     def _unit(self) -> bool:
@@ -64,6 +61,19 @@ class GoalTask:
             return action
         own = self.low + (action + 1) * 0.5 * (self.high - self.low)
         return np.clip(own, self.low, self.high).astype(np.float32)
+
+    def unit_action(self, own: np.ndarray) -> np.ndarray:
+        """The action in [-1, 1] that the environment takes for one of its own; or a batch."""
+        unit = 2 * (own - self.low) / (self.high - self.low) - 1
+        return np.clip(unit, -1, 1).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class GoalTask(EnvTask):
+    """An environment that was found to follow the convention."""
+
+    reward: Reward
+    says_success: bool  # whether `info` tells success after every step
 
     def success(self, achieved: Array, goal: Array) -> Array:
         """Whether goals are achieved, as far as that follows from the rewards."""
@@ -85,11 +95,22 @@ def goal_task(
 
     `others` are names that are known too, for the error that names the nearest ones.
     """
+    return examined(name, settings, others, examine_goals)
+
+
+T = TypeVar("T", bound=EnvTask)
+
+
+def examined(
+    name: str, settings: dict[str, Any] | None, others: Iterable[str],
+    examine: Callable[[str, gym.Env], T],
+) -> T:  # fmt: skip
+    """The environment of that id, found and made, as `examine` has it; remembered."""
     pairs = tuple(sorted((k, repr(_literal(v))) for k, v in (settings or {}).items()))
-    return _examined(name, pairs, tuple(others))
+    return _examined(name, pairs, tuple(others), examine)
 
 
-def make_env(task: GoalTask) -> gym.Env:
+def make_env(task: EnvTask) -> gym.Env:
     """The environment itself."""
     return gym.make(task.spec, disable_env_checker=True)
 
@@ -139,8 +160,8 @@ def _find(name: str, others: tuple[str, ...]) -> EnvSpec:
         gl = os.environ.get("MUJOCO_GL")
         hint = f" (with MUJOCO_GL={gl}: try without)" if gl else ""
         raise UserError(f"cannot import gymnasium_robotics: {one_line(error)}{hint}") from error
-    if find_spec("uvd.tasks.fetch"):
-        import_module("uvd.tasks.fetch")
+    for ours in ("fetch", "locomotion"):
+        import_module(f"uvd.tasks.{ours}")
     module, _, bare = name.rpartition(":")
     if module:
         try:
@@ -154,7 +175,10 @@ def _find(name: str, others: tuple[str, ...]) -> EnvSpec:
 
 
 @lru_cache(maxsize=8)
-def _examined(name: str, settings: tuple[tuple[str, str], ...], others: tuple[str, ...]):
+def _examined(
+    name: str, settings: tuple[tuple[str, str], ...], others: tuple[str, ...],
+    examine: Callable[[str, gym.Env], Any],
+) -> Any:  # fmt: skip
     spec = _find(name, others)
     try:
         keywords = {k: ast.literal_eval(v) for k, v in settings}
@@ -162,44 +186,38 @@ def _examined(name: str, settings: tuple[tuple[str, str], ...], others: tuple[st
     except Exception as error:
         raise UserError(f"{name} cannot be made: {one_line(error)}") from error
     try:
-        return _examine(name, env)
+        return examine(name, env)
     finally:
         env.close()
 
 
-def _examine(name: str, env: gym.Env) -> GoalTask:
-    def require(ok: bool, problem: str) -> None:
-        if not ok:
-            raise UserError(f"{name} {problem}")
+def require(ok: bool, problem: str) -> None:
+    """Refuses an environment, which the problem names."""
+    if not ok:
+        raise UserError(problem)
 
-    space, actions = env.observation_space, env.action_space
+
+def examine_goals(name: str, env: gym.Env) -> GoalTask:
+    """What the environment is, if it follows the convention."""
+    space = env.observation_space
     parts = space.spaces if isinstance(space, Dict) else {}
     for key in KEYS:
-        require(key in parts, f"is not a goal environment: its observation has no '{key}'")
+        require(key in parts, f"{name} is not a goal environment: its observation has no '{key}'")
         part = parts[key]
         require(
             isinstance(part, Box) and len(part.shape) == 1,
-            f"cannot be trained on: its {key} is {_kind(part)}, not a box of one dimension",
+            f"{name} cannot be trained on: its {key} is {kind_of(part)}, "
+            "not a box of one dimension",
         )
     same = parts["achieved_goal"].shape == parts["desired_goal"].shape
-    require(same, "is not a goal environment: achieved_goal and desired_goal differ in shape")
+    require(
+        same, f"{name} is not a goal environment: achieved_goal and desired_goal differ in shape"
+    )
     require(
         env.has_wrapper_attr("compute_reward"),
-        "is not a goal environment: it has no compute_reward",
+        f"{name} is not a goal environment: it has no compute_reward",
     )
-    require(
-        isinstance(actions, Box) and len(actions.shape) == 1,
-        f"cannot be trained on: its actions are {_kind(actions)}, not a box of one dimension",
-    )
-    assert isinstance(actions, Box)
-    require(actions.is_bounded(), "cannot be trained on: its actions are unbounded")
-    spec = env.spec
-    horizon = spec.max_episode_steps if spec else None
-    if spec is None or horizon is None:
-        raise UserError(
-            f"{name} has no time limit: register it with max_episode_steps, "
-            "or give --task-settings max_episode_steps=N"
-        )
+    actions, spec, horizon = examine_frame(name, env)
     try:
         seen = _look(env, actions)
     except Exception as error:
@@ -207,13 +225,14 @@ def _examine(name: str, env: gym.Env) -> GoalTask:
     obs_dim, goal_dim = (parts[k].shape[0] for k in ("observation", "desired_goal"))  # type: ignore[index]
     require(
         seen.achieved.shape[-1] == seen.desired.shape[-1] == goal_dim and seen.obs_dim == obs_dim,
-        "gives observations of other shapes than its observation_space says",
+        f"{name} gives observations of other shapes than its observation_space says",
     )
     says = len(seen.success) == len(seen.achieved)
     reward = _find_reward(name, env, seen)
     require(
         says or reward.sparse or reward.radius is not None,
-        "does not say what success is: neither info['is_success'] nor rewards of two values",
+        f"{name} does not say what success is: "
+        "neither info['is_success'] nor rewards of two values",
     )
     low, high = (x.astype(np.float64) for x in (actions.low, actions.high))
     return GoalTask(
@@ -221,7 +240,28 @@ def _examine(name: str, env: gym.Env) -> GoalTask:
     )  # fmt: skip
 
 
-def _kind(space: gym.Space) -> str:
+def examine_frame(name: str, env: gym.Env) -> tuple[Box, EnvSpec, int]:
+    """Its actions, its registration and its time limit, as every task needs them."""
+    actions = env.action_space
+    require(
+        isinstance(actions, Box) and len(actions.shape) == 1,
+        f"{name} cannot be trained on: its actions are {kind_of(actions)}, "
+        "not a box of one dimension",
+    )
+    assert isinstance(actions, Box)
+    require(actions.is_bounded(), f"{name} cannot be trained on: its actions are unbounded")
+    spec = env.spec
+    horizon = spec.max_episode_steps if spec else None
+    if spec is None or horizon is None:
+        raise UserError(
+            f"{name} has no time limit: register it with max_episode_steps, "
+            "or give --task-settings max_episode_steps=N"
+        )
+    return actions, spec, horizon
+
+
+def kind_of(space: gym.Space) -> str:
+    """A space in words."""
     return f"a box of shape {space.shape}" if isinstance(space, Box) else str(space)[:80]
 
 

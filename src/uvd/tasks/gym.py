@@ -1,7 +1,8 @@
-"""The built-in tasks as Gymnasium goal environments; importing this registers them.
+"""The built-in tasks as Gymnasium environments; importing this registers them.
 
 ``gymnasium.make("uvd.tasks.gym:PointPush-v0", radius=0.05)`` imports, registers and makes one; the
-task's settings are keyword arguments. Rewards are -1 until the goal is achieved and 0 while it is.
+task's settings are keyword arguments. Rewards are -1 until the goal is achieved and 0 while it is;
+a task without goals has rewards of its own, and its observations are plain arrays.
 An episode never terminates: Gymnasium's time limit truncates it at the task's horizon.
 """
 
@@ -19,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from uvd.tasks import TASKS, Task, make_task
 from uvd.tasks.cliffwalk import Grid
 from uvd.tasks.cliffwalk_task import places
+from uvd.tasks.loop import RADIUS
 
 Observation = dict[str, NDArray[np.float32]]
 
@@ -64,8 +66,12 @@ def _programs(name: str, settings: tuple[tuple[str, Any], ...]) -> _Programs:
     def step(carry: Any, action: jax.Array) -> Any:
         state, key = carry
         key, key_step = jax.random.split(key)
-        state = task.step(state, jnp.clip(action, -1, 1), key_step)
-        return (state, key), look(state)
+        action = jnp.clip(action, -1, 1)
+        after = task.step(state, action, key_step)
+        seen = look(after)
+        if task.reward:
+            seen["reward"] = task.reward(state, action, after)
+        return (after, key), seen
 
     return _Programs(task, jax.jit(reset), jax.jit(step))
 
@@ -169,10 +175,52 @@ class GoalEnv(gym.Env[dict[str, Any], Any]):
         return {key: np.array(value, np.float32) for key, value in seen.items()}
 
 
+class RewardEnv(gym.Env[Any, Any]):
+    """A built-in task without goals behind Gymnasium's interface."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+
+    def __init__(self, task: str, render_mode: str | None = None, **settings: Any) -> None:
+        self.render_mode = render_mode
+        self._programs = _programs(task, tuple(sorted(settings.items())))
+        self.task = self._programs.task
+        self._device = jax.devices("cpu")[0]
+        self.observation_space = Box(-np.inf, np.inf, (self.task.obs_dim,), np.float32)
+        self.action_space = _box(1.0, self.task.action_dim)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Starts an episode; its seed, the noise of all its steps included, is drawn here."""
+        super().reset(seed=seed)
+        drawn = self.np_random.integers(2**32, dtype=np.uint32)
+        self._carry, seen = self._programs.reset(jax.device_put(drawn, self._device))
+        return np.array(seen["observation"], np.float32), {}
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Plays one step. Actions are clipped to their space."""
+        self._carry, seen = self._programs.step(self._carry, np.asarray(action, np.float32))
+        obs = np.array(seen["observation"], np.float32)
+        return obs, float(seen["reward"]), False, False, {}
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture from above: the circle and the point."""
+        if self.render_mode is None:
+            return None
+        point = np.asarray(self.task.observe(self._carry[0]))[:2]
+        picture = np.broadcast_to(_WHITE, (_PIXELS, _PIXELS, 3)).copy()
+        picture[abs(np.linalg.norm(_PLACE, axis=-1) - RADIUS) < 0.02] = _GOAL
+        picture[((_PLACE - point) ** 2).sum(-1) <= 0.04**2] = _POINT
+        return picture
+
+
 for _name in TASKS:
+    _task = make_task(_name)
     gym.register(
         _name,
-        entry_point="uvd.tasks.gym:GoalEnv",
-        max_episode_steps=make_task(_name).horizon,
+        entry_point=f"uvd.tasks.gym:{'GoalEnv' if _task.goal_dim else 'RewardEnv'}",
+        max_episode_steps=_task.horizon,
         kwargs={"task": _name},
     )

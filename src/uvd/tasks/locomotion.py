@@ -72,6 +72,11 @@ _IDS: dict[str, tuple[str, dict[str, Any]]] = {
     "HumanoidNonExploitable-v0": ("Humanoid", {}),
     "HumanoidNonExploitableTerminating-v0": ("Humanoid", {"terminate": True}),
 }
+ABOUT = {
+    "HalfCheetahNonExploitable-v0": "HalfCheetah without its speed; rewards, no goals",
+    "HumanoidNonExploitable-v0": "Humanoid without its speed, a fall ends nothing; rewards",
+    "HumanoidNonExploitableTerminating-v0": "the same, a fall ends the episode; rewards",
+}
 for _name, (_env, _settings) in _IDS.items():
     gym.register(
         _name,
