@@ -13,7 +13,7 @@ from typing import Any
 from uvd.agents import get_algorithm
 from uvd.agents.discriminator import READS, REWARDS
 from uvd.agents.her import STRATEGIES
-from uvd.agents.td3 import HEADS
+from uvd.agents.td3 import HEADS, TD3Config
 from uvd.agents.uvd import COMBINE, GOALS
 from uvd.errors import UserError, nearest
 
@@ -223,8 +223,10 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
         _require(getattr(run, name) >= 0, f"{name} = {getattr(run, name)} must not be negative")
     seconds = run.episode_seconds
     _require(seconds > 0, f"episode_seconds = {seconds} must be above 0")
-    positive = ("batch", "policy_delay", "hold", "capacity", "horizon", "short", "epochs",
-        "discriminator_steps", "weight_bound")  # fmt: skip
+    positive = (
+        "batch", "policy_delay", "hold", "capacity", "horizon", "short", "epochs",
+        "discriminator_steps", "weight_bound",
+    )  # fmt: skip
     for name in positive:
         _require(s.get(name, 1) >= 1, f"{name} = {s.get(name)} must be at least 1")
     above_zero = (
@@ -261,9 +263,10 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
         ok = not isinstance(value, float) or math.isfinite(value)
         _require(ok, f"{name} = {value} must be finite")
     _require(run.first_seed + run.seeds < 2**31, f"first_seed = {run.first_seed} is too large")
+    capacity = shared(config).capacity
     _require(
-        s["capacity"] >= horizon * run.envs,
-        f"capacity = {s['capacity']} holds no {run.envs} episodes of {horizon} steps",
+        capacity >= horizon * run.envs,
+        f"capacity = {capacity} holds no {run.envs} episodes of {horizon} steps",
     )
     if "combine" in s:
         _check_densities(s, horizon)
