@@ -179,7 +179,7 @@ def make_program(
         )
         # [cycle, seed, episode, ...] -> [seed, all episodes in order, ...]
         stacked = jax.tree.map(
-            lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:]), episodes
+            lambda x: x.swapaxes(0, 1).reshape(x.shape[1], cycles * envs, *x.shape[3:]), episodes
         )
         return learner, stacked, metrics
 
