@@ -54,7 +54,7 @@ class DiscriminatorState(NamedTuple):
     """The net and its optimiser."""
 
     net: MLP
-    opt: optax.OptState
+    net_opt: optax.OptState
 
 
 class Discriminator(NamedTuple):
@@ -133,7 +133,7 @@ def make_discriminator(config: DiscriminatorConfig, spec: Spec) -> Discriminator
             }
 
         grads, metrics = jax.grad(discriminator_loss, has_aux=True)(state.net)
-        updates, opt = optimiser.update(grads, state.opt)
+        updates, opt = optimiser.update(grads, state.net_opt)
         return DiscriminatorState(optax.apply_updates(state.net, updates), opt), metrics
 
     def reward(net: MLP, x: jax.Array) -> jax.Array:

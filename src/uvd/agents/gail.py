@@ -99,7 +99,7 @@ def init_ppo(config: GAILConfig, spec: Spec, key: jax.Array) -> PPOState:
     inputs = spec.obs_dim + spec.goal_dim
     actor = init_mlp(key_actor, (inputs, *config.hidden, spec.action_dim), 0.1)
     critic = init_mlp(key_critic, (inputs, *config.hidden, 1), 0.1, 0.0)
-    log_std = jnp.full((spec.action_dim,), math.log(config.start_std))
+    log_std = jnp.full((spec.action_dim,), math.log(config.start_std), jnp.float32)
     return PPOState(
         actor, log_std, critic,
         optimiser(config.actor_lr, config).init((actor, log_std)),
