@@ -180,9 +180,46 @@ class Silent(Line):
         super().__init__("dense", says=False)
 
 
+class Walk(gym.Env):
+    """A point on a line; the reward is how far right it is, and beyond 1 the episode ends."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+
+    def __init__(self, low: float = -1.0, high: float = 1.0, prize: float = 1.0) -> None:
+        self.action_space = Box(low, high, (1,), np.float32)
+        self.low, self.high, self.prize = low, high, prize
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self.place, self.way = self.np_random.uniform(-0.5, 0.5), 0.0
+        return np.array([self.place, self.way]), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.way = 2 * (float(action[0]) - self.low) / (self.high - self.low) - 1
+        self.place += 0.25 * self.way
+        obs = np.array([self.place, self.way])
+        return obs, self.prize * self.place, self.place > 1, False, {}
+
+
+class Wall(Walk):
+    observation_space = Box(-1, 1, (2, 2), np.float64)
+
+
+class Torn(Walk):
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return obs[:1], *rest
+
+
+class Priceless(Walk):
+    def __init__(self) -> None:
+        super().__init__(prize=np.nan)
+
+
 _CLASSES = (
     Line, Modules, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent, Drawn,
-    Late, Restless,
+    Late, Restless, Walk, Wall, Torn, Priceless,
 )  # fmt: skip
 for _class in _CLASSES:
     gym.register(f"{_class.__name__}-v0", f"envs:{_class.__name__}", max_episode_steps=10)

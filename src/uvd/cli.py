@@ -333,9 +333,9 @@ def _list(args: list[str]) -> None:
         print(f"  {name:20s} {algorithm.about} ({', '.join(presets(name))})")
     print("tasks")
     for name, maker in TASKS.items():
-        print(f"  {name:20s} {maker().about}")
+        print(f"  {name:36s} {maker().about}")
     for name, about in WALKERS.items():
-        print(f"  {name:20s} {about}")
+        print(f"  {name:36s} {about}")
     print("  ... and any Gymnasium goal environment by its id: FetchPush-v4, PointMaze_UMaze-v3;")
     print("  for td3 and for imitation any other with rewards too: HalfCheetah-v5")
 

@@ -22,8 +22,8 @@ _PAPER_TD3 = {
     "gamma": 0.98, "batch": 512, "hidden": (400, 400), "actor_lr": 2e-4, "critic_lr": 2e-4,
     "tau": 0.01, "policy_delay": 2, "target_noise": 0.0, "action_penalty": 0.0,
     "critic_head": "tanh", "critic_start": 0.0, "noise": 0.1, "random": 0.0, "hold": 1,
-    "capacity": 1_500_000, "updates_per_step": 1.0, "warmup": 1000, "actor_start": 0,
-    "goal_input": "absolute",
+    "capacity": 1_500_000, "updates_per_step": 1.0, "warmup": 1000, "warmup_random": False,
+    "actor_start": 0, "goal_input": "absolute",
 }  # fmt: skip
 _PAPER_UVD = {
     "actor_lr": 8e-4, "critic_lr": 8e-4, "critic_head": "linear", "combine": "max-paper",

@@ -134,6 +134,50 @@ def test_rewards_of_an_environment_bound_the_target(spec):
         assert metrics["critic/reward"] == pytest.approx(1.0)
 
 
+def test_a_tasks_own_rewards_are_neither_recomputed_nor_clipped(spec):
+    own = replace(spec, rewards=True)
+    assert own.value_range(GAMMA) == (-np.inf, np.inf)
+    head = HEADS["linear"](1.0, 0.0)
+    state = init_td3(CONFIG, head, own, jax.random.key(1))
+    batch = transition(3, reward=[2.0, -70.0, 5.0], terminated=[False, False, True])
+    zero = jax.tree.map(jnp.zeros_like, state.critic)
+    critic = zero._replace(biases=(*zero.biases[:-1], jnp.array([[100.0], [110.0]])))
+    got, metrics = sparse_target(CONFIG, head, own)(
+        state._replace(critic_target=critic), batch, batch.goal, jax.random.key(0)
+    )
+    np.testing.assert_allclose(got, [82.0, 10.0, 5.0], rtol=1e-6)
+    assert metrics["critic/reward"] == pytest.approx(-21.0)
+
+
+def test_td3_learns_the_value_of_rewards_without_goals():
+    """One step to the end: the value is the reward that the action brings."""
+    norm = Norm(np.zeros(1), np.ones(1), np.zeros(0), np.ones(0))
+    spec = Spec(1, 1, 0, near, jax.tree.map(np.float32, norm), (), rewards=True)
+    rng, n = np.random.default_rng(0), 256
+    action = rng.uniform(-1, 1, (n, 1, 1)).astype(np.float32)
+    episodes = Episode(
+        jnp.zeros((n, 2, 1)), jnp.asarray(action), jnp.zeros((n, 2, 0)), jnp.zeros((n, 0)),
+        jnp.ones(n, jnp.int32), jnp.ones(n, bool), jnp.zeros(n, bool),
+        jnp.asarray(20 - 8 * (action[..., 0] - 0.5) ** 2),
+    )  # fmt: skip
+    ring = insert_all(init_ring(600, 1, 1, 0), episodes)
+    config = replace(CONFIG, critic_head="linear", actor_start=500)
+    agent = make_td3(config, spec)
+    steps = jnp.arange(2000)
+
+    @jax.jit
+    def train(state):
+        keys = jax.random.split(KEY, len(steps))
+        return jax.lax.scan(lambda s, x: agent.update(s, ring, *x), state, (keys, steps))[0]
+
+    state = train(agent.init(KEY, spec))
+    there = jnp.array([[-0.5], [0.0], [0.5], [1.0]])
+    q = critic_outputs(state.critic, state.norm, jnp.zeros((4, 1)), jnp.zeros((4, 0)), there)
+    np.testing.assert_allclose(q, [[12, 18, 20, 18]] * 2, atol=1.0)
+    best = act(agent.policy(state), jnp.zeros((1, 1)), jnp.zeros((1, 0)))
+    assert best[0, 0] == pytest.approx(0.5, abs=0.15)
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.1, 3.0])
 def test_target_action_and_its_noise(spec, noise):
     head = HEADS["linear"](5.0, 0.0)

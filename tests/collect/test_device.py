@@ -9,7 +9,7 @@ from uvd.collect.device import Exploration, explore, rollout, rollouts
 from uvd.core.nets import init_mlp
 from uvd.core.policy import Norm, Policy, act
 from uvd.evaluation import evaluate_policy, successes
-from uvd.tasks import make_task
+from uvd.tasks import loop, make_task
 
 STEPS = 30_000
 
@@ -153,3 +153,61 @@ def test_evaluation_is_fixed_and_without_exploration(policy):
     assert result["eval/success_final"] == pytest.approx(float(final.mean()))
     assert result["eval/success_ever"] == pytest.approx(float(ever.mean()))
     assert 0 < final.mean() < 1
+
+
+LOOP = make_task("PointLoop-v0")._replace(horizon=20)
+WIDE = (0.7, 0.2)  # standard deviations of the two actions
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Episodes of a policy that draws its actions, on a task without goals; and that policy."""
+    norm = Norm(jnp.zeros(4), jnp.ones(4), jnp.zeros(0), jnp.ones(0))
+    policy = Policy(init_mlp(jax.random.key(3), (4, 16, 2)), norm, jnp.log(jnp.array(WIDE)))
+    how = Exploration(0.9, 1.0, 5)  # of no effect
+    play = jax.jit(lambda: rollouts(LOOP, how, policy, jax.random.key(0), 200))
+    return jax.tree.map(np.asarray, (play(), policy))
+
+
+def test_a_policy_with_a_spread_draws_its_actions(drawn):
+    episodes, policy = drawn
+    mean = act(policy, episodes.obs[:, :-1], np.zeros((200, 20, 0), np.float32))
+    noise = episodes.action - mean
+    np.testing.assert_allclose(noise.std((0, 1)), WIDE, rtol=0.05)
+    assert abs(noise.mean((0, 1))).max() < 0.05
+    assert abs(episodes.action).max() > 1  # kept as drawn ...
+    step = jax.jit(jax.vmap(jax.vmap(lambda o, a: LOOP.step(runner(o), a, jax.random.key(0)))))
+    felt = step(episodes.obs[:, :-1], episodes.action.clip(-1, 1))  # ... and felt within bounds
+    np.testing.assert_allclose(felt.point, episodes.obs[:, 1:, :2], atol=1e-5)
+
+
+def runner(obs):
+    return loop.Runner(obs[:2], obs[2:] * loop.SPEED)
+
+
+def test_rewards_are_those_of_the_rows_own_step(drawn):
+    episodes, _ = drawn
+    reward = jax.jit(
+        jax.vmap(jax.vmap(lambda o, a, p: LOOP.reward(runner(o), a, runner(p))))
+    )(episodes.obs[:, :-1], episodes.action, episodes.obs[:, 1:])  # fmt: skip
+    np.testing.assert_allclose(episodes.reward, reward, atol=1e-4)
+    assert abs(episodes.reward).max() > 0.1
+    assert episodes.achieved.shape == (200, 21, 0)
+    assert not episodes.reached.any()
+
+
+def test_return_is_evaluated_without_exploration(drawn):
+    _, policy = drawn
+    result = jax.jit(lambda: evaluate_policy(LOOP, policy, jax.random.key(4), 8))()
+    calm = rollouts(LOOP, Exploration(), Policy(*policy[:2]), jax.random.key(4), 8)
+    assert set(result) == {"eval/return"}
+    assert result["eval/return"] == pytest.approx(float(calm.reward.sum(1).mean()), abs=1e-4)
+
+
+def test_a_policys_own_noise_takes_the_place_of_explorations(policy):
+    @jax.jit
+    def play(how, noise):
+        return rollouts(TASK, how, policy._replace(noise=noise), jax.random.key(5), 4).action
+
+    told = play(Exploration(0.0, 0.3, 3), jnp.asarray(0.2))
+    np.testing.assert_array_equal(told, play(Exploration(0.2, 0.3, 3), None))

@@ -11,7 +11,8 @@ import uvd.tasks.gym as goal_envs
 from uvd.tasks import TASKS
 
 # Settings under which random play meets its goals now and then.
-EASY = {name: {"radius": 0.6} for name in TASKS if name != "CliffWalk-v0"}
+GOAL_TASKS = [name for name in TASKS if name != "PointLoop-v0"]
+EASY = {name: {"radius": 0.6} for name in GOAL_TASKS if name != "CliffWalk-v0"}
 EASY |= {"PointCliff-v0": {"radius": 1.4}, "CliffWalk-v0": {"rows": 3, "cols": 3}}
 
 
@@ -37,7 +38,7 @@ def test_gymnasiums_checker(name):
     check_env(make(name).unwrapped)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", GOAL_TASKS)
 def test_compute_reward_is_the_reward_of_real_steps(name):
     env = make(name, **EASY[name])
     episodes = [play(env, seed) for seed in range(20)]
@@ -60,7 +61,7 @@ def test_compute_reward_is_the_reward_of_real_steps(name):
     assert (compute(obs["achieved_goal"], obs["achieved_goal"], {}) == 0).all()
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", GOAL_TASKS)
 def test_spaces_contain_what_is_seen(name):
     env = make(name)
     for seed in range(3):
@@ -91,8 +92,10 @@ def test_a_seed_fixes_the_episode_noise_included(name):
 def test_time_runs_out_and_nothing_terminates(name):
     env = make(name)
     env.reset(seed=0)
-    ends = [env.step(env.action_space.sample())[2:4] for _ in range(50)]
-    assert ends == [(False, False)] * 49 + [(False, True)]
+    steps = env.spec.max_episode_steps
+    assert steps == (50 if name in GOAL_TASKS else 100)
+    ends = [env.step(env.action_space.sample())[2:4] for _ in range(steps)]
+    assert ends == [(False, False)] * (steps - 1) + [(False, True)]
 
 
 def test_making_by_the_modules_name_is_enough():
