@@ -91,8 +91,8 @@ def random_play(episodes: int) -> list[Trajectory]:
 
 def _found(label: str, played: Sequence[list[Trajectory]], expert: np.ndarray) -> Found:
     """What the seeds' episodes come to, against the states that the expert visits."""
-    rewards = [[t.reward for t in seed] for seed in played]
-    returns = np.array([np.mean([np.sum(r) for r in seed]) for seed in rewards])
+    rewards = [[t.reward for t in seed if t.reward is not None] for seed in played]
+    returns = np.array([np.mean([r.sum() for r in seed]) for seed in rewards])
     distance = np.array([energy_distance(visited(seed), expert) for seed in played])
     states = np.stack([t.obs for t in played[0][:DRAWN]])
     return Found(label, returns, distance, states=states)
