@@ -19,8 +19,8 @@ from uvd.errors import UserError, nearest
 
 # Table 1 of the paper. Where it is silent, as the paper's text or its authors' code has it.
 _PAPER_TD3 = {
-    "gamma": 0.98, "batch": 512, "hidden": (400, 400), "actor_lr": 2e-4, "critic_lr": 2e-4,
-    "tau": 0.01, "policy_delay": 2, "target_noise": 0.0, "action_penalty": 0.0,
+    "gamma": 0.98, "batch": 512, "hidden": (400, 400), "actor_hidden": (), "actor_lr": 2e-4,
+    "critic_lr": 2e-4, "tau": 0.01, "policy_delay": 2, "target_noise": 0.0, "action_penalty": 0.0,
     "critic_head": "tanh", "critic_start": 0.0, "noise": 0.1, "random": 0.0, "hold": 1,
     "capacity": 1_500_000, "updates_per_step": 1.0, "warmup": 1000, "warmup_random": False,
     "actor_start": 0, "goal_input": "absolute",
@@ -71,15 +71,30 @@ _HUMANOID = {
     "density_only": 5000, "actor_start": 8000,
 }  # fmt: skip
 
+# The rivals on MuJoCo's walkers, each with the settings its own authors used there, as far as they
+# apply: GAIL's in OpenAI's baselines (which the paper ran), with PPO in place of TRPO.
+_DAC_WALKERS = {
+    "gamma": 0.99, "batch": 100, "hidden": (400, 300), "actor_lr": 1e-3, "critic_lr": 1e-3,
+    "tau": 0.005, "policy_delay": 2, "target_noise": 0.2, "action_penalty": 0.0, "noise": 0.1,
+    "random": 0.0, "hold": 1, "capacity": 1_000_000, "updates_per_step": 1.0, "warmup": 10_000,
+    "warmup_random": True, "actor_start": 1000, "discriminator_hidden": (100, 100),
+}  # fmt: skip
+_GAIL_WALKERS = {
+    "gamma": 0.995, "gae": 0.97, "hidden": (100, 100), "actor_lr": 3e-4, "critic_lr": 1e-3,
+    "epochs": 5, "start_std": 1.0, "discriminator_hidden": (100, 100), "discriminator_lr": 3e-4,
+    "capacity": 100_000,
+}  # fmt: skip
+_BC_WALKERS = {"hidden": (400, 300), "actor_lr": 3e-4, "l2": 1e-5, "updates_per_step": 0.1}
+
 # `default` is the dataclass as it stands: what learns best here. `paper` is as literal as it gets.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "td3": {"default": {}, "paper": _PAPER_TD3, "expert": _EXPERT},
     "her": {"default": {}, "paper": {**_PAPER_TD3, "strategy": "future", "k": 4}},
     "uvd": {"default": {}, "paper": {**_PAPER_TD3, **_PAPER_UVD}, "precise": _PRECISE},
     "vdi": {"default": {}, "paper": _PAPER_VDI, "cheetah": _CHEETAH, "humanoid": _HUMANOID},
-    "bc": {"default": {}},
-    "dac": {"default": {}},
-    "gail": {"default": {}},
+    "bc": {"default": {}, "walkers": _BC_WALKERS},
+    "dac": {"default": {}, "walkers": _DAC_WALKERS},
+    "gail": {"default": {}, "walkers": _GAIL_WALKERS},
 }
 
 _CHOICES = {
