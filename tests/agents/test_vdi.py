@@ -84,7 +84,11 @@ def test_the_target_is_that_of_algorithm_2(settings):
     densities = make_densities(config, spec)
     head = HEADS[config.td3.critic_head](densities.bound, 0.0)
     state = fresh(config, spec)
-    td3 = state.td3._replace(critic_target=shaken(state.td3.critic_target, jax.random.key(1)))
+    critic = shaken(state.td3.critic_target, jax.random.key(1))
+    # Values about as large as F, so that either may be the larger.
+    level = (3.0 if config.average else 1.0) if config.td3.critic_head == "huber" else 1.0
+    critic = critic._replace(biases=(*critic.biases[:-1], jnp.full((2, 1), level)))
+    td3 = state.td3._replace(critic_target=critic)
     flow = shaken(state.flows.future, jax.random.key(2), 0.1)
     batch = make_batch(np.random.default_rng(3))
     live = np.array([0, 2])
@@ -96,7 +100,7 @@ def test_the_target_is_that_of_algorithm_2(settings):
     root = 2 if config.average else 1
     td3, flow, batch, goal = jax.tree.map(np.asarray, (td3, flow, batch, goal))
     gamma, lam = config.td3.gamma, config.temporal_smoothing
-    by_td = 0
+    by_td = ends = 0
     for i in range(N):
         # log F in the plain: the couplings undone one by one
         context = np.concatenate([(batch.obs[i] - shift) / scale, batch.action[i]])
@@ -117,10 +121,11 @@ def test_the_target_is_that_of_algorithm_2(settings):
         q = min(mlp(net, x)[0] for net in twins)
         q = gamma * q / (10 if config.td3.critic_head == "huber" else 1)
         want = max(lam * q + (1 - lam) * f, q) * (i % 5 != 0)
-        by_td += want <= q * (1 + 1e-3) * (i % 5 != 0)
+        ends += i % 5 == 0
+        by_td += i % 5 != 0 and want <= q * (1 + 1e-3)
         assert float(target[i]) == pytest.approx(np.clip(want, 0, densities.bound), abs=2e-5)
-    assert float(metrics["critic/frac_td"]) == pytest.approx(by_td / N)
-    assert 0 < by_td < N
+    assert float(metrics["critic/frac_td"]) == pytest.approx((by_td + ends) / N)
+    assert 4 < by_td < N - ends - 4
 
 
 def vdi_masks(config):
@@ -196,7 +201,7 @@ def test_densities_of_a_linear_system_are_as_they_should_be():
         2, 1, 0, lambda a, g: False, Norm(0 * one, one, one[:0], one[:0]), (),
         demos=Demos(s[:20].astype(np.float32)), live_obs=(0, 1),
     )  # fmt: skip
-    small = {**SMALL, "batch": 256, "flow_hidden": (32, 32), "flow_lr": 3e-3, "smoothing": 0.1}
+    small = {**SMALL, "batch": 256, "flow_hidden": (32, 32), "flow_lr": 3e-3, "smoothing": 0.8}
     config = build("vdi", "default", {**small, "horizon": 1, "short": n, "capacity": 2 * n})
     densities = make_densities(config, spec)
     state = fresh(config, spec)
@@ -218,8 +223,8 @@ def test_densities_of_a_linear_system_are_as_they_should_be():
         return -0.5 * (gap**2).sum(-1) / variance - np.log(2 * np.pi * variance)
 
     mean = s[test] @ a_matrix.T + action[test] @ b_matrix.T
-    true_f = gaussian(after[test] - mean, noise**2 + 0.1**2)
-    true_d = gaussian(s[test], 1 + 0.1**2)
+    true_f = gaussian(after[test] - mean, noise**2 + 0.8**2)
+    true_d = gaussian(s[test], 1 + 0.8**2)
     assert abs(np.mean(log_f - true_f)) < 0.06
     assert np.mean(abs(log_f - true_f)) < 0.25
     assert np.mean(abs(log_d - true_d)) < 0.15
