@@ -28,7 +28,8 @@ def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
         (["train", "her", "PointPush-v0", "--strategy", "futur"], "nearest: future"),
         (["train", "uvd", "PointPush-v0", "--seeds", "0"], "seeds = 0"),
         (["train", "uvd", "PointPush-v0", "--short", "1000000"], "short = 1000000 is larger"),
-        (["train", "uvd", "PointPush-v0", "--horizon", "60"], "horizon = 60"),
+        (["train", "uvd", "PointPush-v0", "--horizon", "60"], "horizon = 60 is longer"),
+        (["train", "uvd", "PointPush-v0", "--horizon", "4"], "take horizon = 1, or a max"),
         (["train", "uvd", "PointPush-v0", "--preset", "precise", "--smoothing=0"], "bijectors"),
         (["train", "uvd", "PointPush-v0", "--futures", "1"], "futures = 1.0"),
         (["train", "uvd", "PointPush-v0", "--capacity", "100"], "capacity = 100"),
@@ -55,14 +56,16 @@ def test_existing_run_is_refused_by_both_names(
     capsys: pytest.CaptureFixture, tmp_path: Path
 ) -> None:
     tiny = ["--hidden", "8", "--batch=8", "--envs=2", "--steps=200", "--warmup=100"]
+    tiny += ["--first-seed", "5"]
     args = ["train", "td3", "PointReach-v0", f"--out={tmp_path / 'r'}", *tiny]
     assert main(args) == 0
     text = refused(capsys, *args)
     assert "--resume" in text
     assert "--overwrite" in text
-    film = ["--video", str(tmp_path / "film.gif"), "--video-episodes", "1"]
+    film = ["--video", str(tmp_path / "film.gif"), "--video-episodes", "1", "--video-seed", "5"]
     assert main(["eval", str(tmp_path / "r"), "--episodes", "3", *film]) == 0
-    assert "ever reached" in capsys.readouterr().out
+    assert "ever reached\n   5 " in capsys.readouterr().out
+    assert "has seed 5 only, not 0" in refused(capsys, "eval", args[3][6:], "--video-seed", "0")
     assert (tmp_path / "film.gif").stat().st_size > 1000
     assert main([*args, "--overwrite"]) == 0
 

@@ -17,6 +17,7 @@ import uvd
 from uvd.agents import Agent, Spec
 from uvd.agents.td3 import TD3Config
 from uvd.cli import main
+from uvd.collect.worker import EVAL
 from uvd.collect.workers import Workers
 from uvd.core.policy import MLP, Norm, Policy
 from uvd.core.replay import records
@@ -152,6 +153,32 @@ def test_lasting_trouble_saves_and_stops(tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
     assert children() == []
     assert Run.open(tmp_path / "run").restore()[0] == 180  # what could be learned from was
+
+
+def test_lasting_trouble_in_an_evaluation_saves_too(whole, tmp_path, monkeypatch):
+    file, play = tmp_path / "now", Workers.play
+
+    def then_trouble(self, jobs, policies):
+        if jobs[0].purpose == EVAL:
+            file.touch()
+        return play(self, jobs, policies)
+
+    out, own = tmp_path / "run", {**ENDS, "trouble": "die", "file": str(file), "always": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(Workers, "play", then_trouble)
+        with pytest.raises(UserError, match=r"workers died.*; go on with: uvd train --res"):
+            uvd.train(
+                "her", ENV, out=out, task_settings=own,
+                **{**TINY, "steps": 150, "save_seconds": 1e6},
+            )  # fmt: skip
+    assert children() == []
+    assert Run.open(out).restore()[0] == 150
+    assert Run.open(out).rows() == []
+    file.unlink()
+    uvd.resume(out, quiet=True)  # nothing is left but that evaluation
+    assert [row["step"] for row in Run.open(out).rows()] == [150]
+    uvd.resume(out, steps=600, quiet=True)
+    same(out, whole)
 
 
 def counting_agent() -> Agent:

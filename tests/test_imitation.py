@@ -199,6 +199,24 @@ def test_bad_demonstrations_are_refused_in_one_line(
     assert [p.name for p in tmp_path.iterdir()] == ["d.h5"]
 
 
+def test_what_an_algorithm_refuses_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, capsys
+):
+    def make(config, spec):
+        assert (spec.obs_dim, spec.cycle) == (6, 400)
+        assert len(spec.demos.obs) == 60
+        assert spec.demos.next_obs is None  # the last steps are among them
+        raise UserError("it wants to know what came next")
+
+    monkeypatch.setitem(ALGORITHMS, "clone", ALGORITHMS["clone"]._replace(make=make))
+    monkeypatch.chdir(tmp_path)
+    hdf5(tmp_path / "d.h5")
+    args = ["train", "clone", "PointLoop-v0", "--demos", "d.h5", "--previous-action"]
+    assert main(args) == 2
+    assert "it wants to know what came next" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["d.h5"]
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -292,6 +310,10 @@ def test_a_run_is_recorded_and_read_again(walked, tmp_path, monkeypatch, capsys)
     assert minari.returns() == pytest.approx([t.reward.sum() for t in returns])
     assert main(["eval", run, "--episodes", "3"]) == 0
     assert "return" in capsys.readouterr().out
+    other = uvd.evaluate(walked, 3, WALK)["eval/return"]  # with other bounds, which only rescale
+    assert other == pytest.approx(uvd.evaluate(walked, 3)["eval/return"], abs=1e-4)
+    assert main(["eval", run, "--task", "PointLoop-v0"]) == 2
+    assert "PointLoop-v0 has sizes" in capsys.readouterr().err
     assert main(["plot", run, "-o", "curves.png"]) == 0
     assert (tmp_path / "curves.png").stat().st_size > 1000
     for args, says in [

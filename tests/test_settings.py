@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from uvd.agents import ALGORITHMS
+from uvd.agents.uvd import COMBINE
 from uvd.errors import UserError
 from uvd.settings import PRESETS, RunSettings, build, check, flatten, override
 
@@ -102,6 +103,16 @@ def test_what_imitators_cannot_work_with_is_refused(algorithm: str, flat: dict, 
 def test_bad_values_are_named(flat: dict, says: str) -> None:
     with pytest.raises(UserError, match=says):
         build("uvd", "default", flat)
+
+
+@pytest.mark.parametrize("combine", COMBINE)
+def test_the_sum_looks_one_step_ahead(combine: str) -> None:
+    config = build("uvd", "default", {"combine": combine, "horizon": 4})
+    if combine == "sum":
+        with pytest.raises(UserError, match=r"^[^\n]*horizon = 4: take horizon = 1, or a max$"):
+            check(config, RunSettings(), 50)
+    else:
+        check(config, RunSettings(), 50)  # a max may look further, and the reward reads no density
 
 
 def test_whole_numbers_may_be_written_as_floats() -> None:

@@ -7,10 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import uvd
+from fakeruns import add_agent, make_run
+from uvd.api import Actor
+from uvd.cli import main
 from uvd.errors import UserError
 from uvd.loop import first_bad, summarise
 from uvd.runs import Run
@@ -124,6 +128,24 @@ def test_loaded_policy_acts(whole: Path) -> None:
         trained.policy(2)
 
 
+def test_a_seed_goes_by_its_own_number(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    trained = uvd.load(add_agent(make_run(tmp_path / "r", "td3", "PointReach-v0")))
+    assert main(["eval", str(trained.run.path), "--episodes", "3"]) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [int(line[0]) for line in printed] == [*trained.seeds] == [3, 4]
+    obs, goal = np.zeros((5, 2), np.float32), np.full((5, 2), 0.5, np.float32)
+    for index, seed in enumerate(trained.seeds):
+        state = jax.tree.map(lambda x, i=index: x[i], trained.state)
+        expected = Actor(trained.plan.agent.policy(state), trained.plan.task)(obs, goal)
+        assert np.array_equal(trained.policy(seed)(obs, goal), expected)
+    assert np.array_equal(trained.policy()(obs, goal), trained.policy(3)(obs, goal))
+    for seed in (0, 2, 5, -1):
+        with pytest.raises(UserError, match=f"seeds 3 to 4, not {seed}"):
+            trained.policy(seed)
+    assert main(["eval", str(trained.run.path), "--video-seed", "0"]) == 2
+    assert "r has seeds 3 to 4, not 0\n" in capsys.readouterr().err
+
+
 def test_reports_hold_the_numbers_to_watch(whole: Path) -> None:
     last = Run.open(whole).rows()[-1]
     assert last["step"] == TINY["steps"]
@@ -153,6 +175,7 @@ def test_first_bad_finds_the_earliest_update() -> None:
     other[0, 1, 3] = np.inf
     assert first_bad({"a": loss, "b": other}, 100) == "b is not finite in update 103 of seed 1"
     assert first_bad({"a": loss}, 100) == "a is not finite in update 104 of seed 2"
+    assert str(first_bad({"a": loss}, 100, 5)).endswith("of seed 7")
     assert first_bad({"a": np.zeros((2, 3, 4))}, 0) is None
 
 

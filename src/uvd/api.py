@@ -67,14 +67,23 @@ class Trained:
     step: int
     state: Any  # the agent's, stacked over seeds
 
-    def seed_state(self, seed: int) -> Any:
-        """The agent's state of one seed."""
-        if not 0 <= seed < self.plan.run.seeds:
-            raise UserError(f"{self.run.path} has seeds 0 to {self.plan.run.seeds - 1}, not {seed}")
-        return jax.tree.map(lambda x: x[seed], self.state)
+    @property
+    def seeds(self) -> range:
+        """The run's seeds, in the order of every list over seeds."""
+        first = self.plan.run.first_seed
+        return range(first, first + self.plan.run.seeds)
 
-    def policy(self, seed: int = 0) -> Actor:
-        """The policy of one seed."""
+    def seed_state(self, seed: int | None = None) -> Any:
+        """The agent's state of one seed (the run's first if not given)."""
+        seed = self.seeds[0] if seed is None else seed
+        if seed not in self.seeds:
+            many = f"seeds {self.seeds[0]} to {self.seeds[-1]}"
+            has = many if len(self.seeds) > 1 else f"seed {self.seeds[0]} only"
+            raise UserError(f"{self.run.path} has {has}, not {seed}")
+        return jax.tree.map(lambda x: x[self.seeds.index(seed)], self.state)
+
+    def policy(self, seed: int | None = None) -> Actor:
+        """The policy of one seed (the run's first if not given)."""
         return Actor(self.plan.agent.policy(self.seed_state(seed)), self.plan.task)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -143,8 +152,16 @@ def load(path: str | Path) -> Trained:
     return Trained(run, plan, step, state_from_arrays(like, arrays))
 
 
-def evaluate(trained: Trained, episodes: int = 100) -> dict[str, list[float]]:
-    """Each seed's policy over fresh episodes: success by both measures, or return."""
+def evaluate(
+    trained: Trained, episodes: int = 100, task: str | None = None
+) -> dict[str, list[float]]:
+    """Each seed's policy over fresh episodes: success by both measures, or return.
+
+    Without goals, `task` may be another one of the same sizes (one whose episodes do not end).
+    """
+    if task is not None:
+        played = [record(trained, episodes, seed, task, FRESH)[0] for seed in trained.seeds]
+        return {"eval/return": [float(returns(each).mean()) for each in played]}
     program = trained.plan.program
     try:
         results = program.evaluate(trained.state, FRESH, episodes)
@@ -153,8 +170,8 @@ def evaluate(trained: Trained, episodes: int = 100) -> dict[str, list[float]]:
         program.close()
 
 
-def film(trained: Trained, out: str | Path, episodes: int = 4, seed: int = 0) -> None:
-    """A video, mp4 or gif, of one seed's policy in fresh episodes."""
+def film(trained: Trained, out: str | Path, episodes: int = 4, seed: int | None = None) -> None:
+    """A video, mp4 or gif, of one seed's policy (the first's if not given) in fresh episodes."""
     task, config = trained.plan.task, trained.run.config
     if not isinstance(task, EnvTask):
         made = env_task(f"uvd.tasks.gym:{task.id}", config.get("task_settings", {}))
@@ -179,13 +196,19 @@ def check_demos_out(out: str) -> None:
         raise UserError(f"{path} exists: remove it, or choose another name")
 
 
+def returns(trajectories: list["Trajectory"]) -> np.ndarray:
+    """The sum of each one's rewards."""
+    earned = [t.reward for t in trajectories if t.reward is not None]
+    return np.array([np.sum(r, dtype=np.float64) for r in earned])
+
+
 def minari_id(name: str) -> str:
     """A dataset's id; a name without a version is its version 0."""
     return name if re.search(r"-v\d+$", name) else f"{name}-v0"
 
 
 def record_demos(
-    trained: Trained, out: str, episodes: int = 20, seed: int = 0, task: str | None = None
+    trained: Trained, out: str, episodes: int = 20, seed: int | None = None, task: str | None = None
 ) -> tuple[Path, np.ndarray]:
     """Records and writes demonstrations; where they are, and their returns."""
     from uvd.demos import write_gail, write_minari, write_npz
@@ -198,18 +221,20 @@ def record_demos(
         path = write_gail(trajectories, out)
     else:
         config = trained.run.config
+        played = trained.seeds[0] if seed is None else seed
         env_id = task or config["task"]
         env_id = f"uvd.tasks.gym:{env_id}" if env_id in TASKS else env_id
         path = write_minari(
             trajectories, minari_id(out), env_id, ended, algorithm_name=config["algorithm"],
-            description=f"seed {seed} of a run of {trained.step:,} steps",
+            description=f"seed {played} of a run of {trained.step:,} steps",
         )  # fmt: skip
-    return path, np.array([np.sum(t.reward, dtype=np.float64) for t in trajectories])  # type: ignore[arg-type]
+    return path, returns(trajectories)
 
 
 def record(
-    trained: Trained, episodes: int, seed: int = 0, task: str | None = None
-) -> tuple[list["Trajectory"], list[bool]]:
+    trained: Trained, episodes: int, seed: int | None = None, task: str | None = None,
+    purpose: int = RECORD,
+) -> tuple[list["Trajectory"], list[bool]]:  # fmt: skip
     """Episodes of one seed's policy as demonstrations, and which of them ended by themselves.
 
     In the task's own observations and actions, without exploration. `task` is another one of the
@@ -231,14 +256,14 @@ def record(
     if isinstance(where, EnvTask):
         workers = Workers(where, plan.run.workers, plan.run.episode_seconds)
         try:
-            jobs = [Job(0, 0, RECORD, i) for i in range(episodes)]
+            jobs = [Job(0, 0, purpose, i) for i in range(episodes)]
             played = workers.play(jobs, Policies([policy]))
         finally:
             workers.close()
         found = [(p.obs, p.action, p.reward) for p in played]
         ended = [p.terminated for p in played]
     else:
-        key = jax.random.key(RECORD)
+        key = jax.random.key(purpose)
         many = jax.jit(lambda p: rollouts(where, Exploration(), p, key, episodes))(policy)
         found = list(zip(*map(np.asarray, (many.obs, many.action, many.reward))))
         ended = [False] * episodes

@@ -181,12 +181,14 @@ class Eval:
     run: Positional[Path]
     episodes: int = 100
     """Episodes for each seed."""
+    task: str | None = None
+    """Without goals: another task of the same sizes to play in (one whose episodes do not end)."""
     video: Path | None = None
     """Also film one seed's policy into this file, .mp4 or .gif (a blue frame: at the goal)."""
     video_episodes: int = 4
     """Episodes of the video."""
-    video_seed: int = 0
-    """Whose policy the video shows."""
+    video_seed: int | None = None
+    """Whose policy the video shows, by its seed as printed (the run's first if not given)."""
 
 
 def _eval(args: list[str]) -> None:
@@ -201,16 +203,15 @@ def _eval(args: list[str]) -> None:
         check_out(made.video)
     trained = api.load(made.run)
     trained.seed_state(made.video_seed)  # refused before episodes are played
-    result = api.evaluate(trained, made.episodes)
-    first = trained.plan.run.first_seed
+    result = api.evaluate(trained, made.episodes, made.task)
     if "eval/return" in result:
         print("seed      return")
-        for seed, value in enumerate(result["eval/return"], first):
+        for seed, value in zip(trained.seeds, result["eval/return"], strict=True):
             print(f"{seed:4d}  {value:10,.1f}")
     else:
         print("seed  final step  ever reached")
-        pairs = zip(result["eval/success_final"], result["eval/success_ever"], strict=True)
-        for seed, (final, ever) in enumerate(pairs, first):
+        columns = (trained.seeds, result["eval/success_final"], result["eval/success_ever"])
+        for seed, final, ever in zip(*columns, strict=True):
             print(f"{seed:4d}  {final:10.3f}  {ever:12.3f}")
     if made.video:
         api.film(trained, made.video, made.video_episodes, made.video_seed)
@@ -235,8 +236,8 @@ class PlotDensity:
     run: Positional[Path]
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("density.png")
     """The picture to write."""
-    seed: int = 0
-    """Which seed's agent to draw."""
+    seed: int | None = None
+    """Which seed's agent to draw, as `uvd eval` prints it (the run's first if not given)."""
     episode: int = 0
     """Which start (and goal) to draw it for."""
     step: int | None = None
@@ -245,17 +246,17 @@ class PlotDensity:
 
 
 def _plot(args: list[str]) -> None:
-    from uvd.experiments import figures
+    from uvd.experiments import curves, maps
 
     if args and args[0] == "density":
         d = _cli(PlotDensity, "uvd plot density", args[1:])
-        figures.draw_density(d.run, d.out, seed=d.seed, episode=d.episode, step=d.step)
+        maps.draw_density(d.run, d.out, seed=d.seed, episode=d.episode, step=d.step)
         print(d.out)
         return
     made = _cli(Plot, "uvd plot", args)
     if not made.runs:
         raise UserError("uvd plot needs at least one run folder")
-    figures.draw_curves(made.runs, made.out, made.metric or figures.main_metric(made.runs))
+    curves.draw_curves(made.runs, made.out, made.metric or curves.main_metric(made.runs))
     print(made.out)
 
 
@@ -280,8 +281,8 @@ class DemosRecord:
     a folder of .npz files (NAME.npz makes NAME/)."""
     episodes: int = 20
     """How many trajectories."""
-    seed: int = 0
-    """Whose policy plays, counted from the run's first."""
+    seed: int | None = None
+    """Whose policy plays, by its seed as `uvd eval` prints it (the run's first if not given)."""
     task: str | None = None
     """Another task of the same sizes to play in (one whose episodes do not end)."""
 
@@ -315,7 +316,7 @@ def _demos(args: list[str]) -> None:
         table.add_row(*row)
     Console().print(table)
     if made.out:
-        from uvd.experiments.figures import draw_demos
+        from uvd.experiments.curves import draw_demos
 
         draw_demos(demos, made.out)
         print(made.out)
@@ -352,7 +353,7 @@ class Mini:
     """Only these tasks (all point tasks if none is named)."""
     methods: tuple[str, ...] = ()
     """Only these methods: td3, her-future, her-final, her-episode, her-paper, uvd; also, if named:
-    uvd-balanced (true futures, corrected), her-calm (a larger penalty on actions)."""
+    uvd-density (no true futures), her-calm (a larger penalty on actions)."""
     jobs: int = 0
     """Runs trained side by side (0: one on each of two CPU cores)."""
 
@@ -370,7 +371,7 @@ class Figure2:
     steps: int | None = None
     """Environment steps of each seed (if not given: push 500 000, the others 1 000 000)."""
     methods: tuple[str, ...] = ()
-    """Only these methods: td3, her, uvd."""
+    """Only these methods: td3, her, uvd; also, if named: uvd-futures (more true futures)."""
     jobs: int = 0
     """Runs trained side by side (0: one on each of two CPU cores)."""
     code_noise: bool = False

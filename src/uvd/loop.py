@@ -25,10 +25,11 @@ from uvd.agents.agent import Agent, Algorithm, Demos, Spec
 from uvd.agents.td3 import TD3Config
 from uvd.collect.worker import EVAL
 from uvd.collect.workers import Workers, WorkersError
+from uvd.core.policy import Norm
 from uvd.core.replay import records, stacked
 from uvd.errors import Stopped, UserError
 from uvd.host import lagged, make_env_program, make_env_spec
-from uvd.program import Learner, Program, make_program, make_spec
+from uvd.program import Learner, Program, make_program, make_spec, never
 from uvd.progress import RunProgress
 from uvd.runs import Run
 from uvd.settings import DemoSettings, RunSettings, build, check, flatten, override, shared
@@ -129,6 +130,17 @@ def find_demos(
     return Demos(pairs.obs, pairs.action, files.followed(told, pairs)), digest
 
 
+def draft_spec(task: Task | EnvTask, demos: Demos, cycle: int) -> Spec:
+    """What an imitator is told, all but the feature ranges: enough for it to refuse."""
+    sizes = (task.obs_dim, task.obs_dim, 0, 0)
+    norm = Norm(*(np.full(n, x, np.float32) for n, x in zip(sizes, (0, 1, 0, 1))))
+    every = tuple(range(task.obs_dim))
+    return Spec(
+        task.obs_dim, task.action_dim, 0, never, norm, (), rewards=True, demos=demos,
+        live_obs=every, cycle=cycle,
+    )  # fmt: skip
+
+
 def make_config(
     algorithm: str,
     task: str,
@@ -167,7 +179,8 @@ def make_config(
         "settings": flatten(config),
     }
     if asked:
-        _, digest = find_demos(algorithm, entry, made, asked)
+        pairs, digest = find_demos(algorithm, entry, made, asked)
+        entry.make(config, draft_spec(imitated(made, asked), pairs, per_cycle))
         path = Path(asked["demos"])
         source = str(path.resolve() if path.exists() else asked["demos"])
         told["demos"] = {**asked, "demos": source, "sha256": digest}
@@ -235,7 +248,7 @@ def state_from_arrays(like: Any, arrays: dict[str, np.ndarray]) -> Any:
     return jax.tree_util.tree_unflatten(tree, [jnp.asarray(arrays[n]) for n in names])
 
 
-def first_bad(metrics: dict[str, np.ndarray], first_update: int) -> str | None:
+def first_bad(metrics: dict[str, np.ndarray], first_update: int, first_seed: int = 0) -> str | None:
     """Where a metric first stopped being finite: its name, update and seed.
 
     `metrics[name]` is `[cycles, seeds]` or `[cycles, seeds, updates]`.
@@ -250,7 +263,7 @@ def first_bad(metrics: dict[str, np.ndarray], first_update: int) -> str | None:
                 worst = (update, name, seed)
     if worst is None:
         return None
-    return f"{worst[1]} is not finite in update {worst[0]:,} of seed {worst[2]}"
+    return f"{worst[1]} is not finite in update {worst[0]:,} of seed {first_seed + worst[2]}"
 
 
 def summarise(metrics: list[dict[str, np.ndarray]]) -> dict[str, list[float]]:
@@ -346,19 +359,37 @@ def _train(run: Run, plan: Plan, quiet: bool) -> None:
         meta = {"cycle": cycle, "seconds": seconds(), "positions": log.sync()}
         run.save(step, arrays, meta)
 
+    def report() -> None:
+        nonlocal pending
+        scores = program.evaluate(learner.agent, EVAL, plan.run.eval_episodes)
+        result = {k: np.asarray(v).tolist() for k, v in scores.items()}
+        updates = max(cycle - plan.warm_cycles, 0) * plan.updates_per_cycle
+        row = {"step": step, "updates": updates, "seconds": seconds(), **result}
+        run.report({**row, **(summarise(pending) if pending else {})})
+        pending = []
+        progress.report(step, result)
+
+    @contextmanager
+    def saving() -> Iterator[None]:
+        """Workers that fail for good end the run, in training or evaluation: not its last steps."""
+        try:
+            yield
+        except WorkersError:
+            save()
+            raise
+
     progress = RunProgress(name, total, cycle * plan.steps_per_cycle, quiet)
-    with progress, interruptible() as stop_asked:
+    with progress, interruptible() as stop_asked, saving():
+        reported = {row["step"] for row in run.rows()} | {0}
+        if cycle % plan.cycles_per_report == 0 and step not in reported:
+            report()  # it is this evaluation that workers failed in
         while cycle < plan.total_cycles:
-            try:
-                learner, episodes, metrics = program.train(learner, jnp.asarray(cycle, jnp.int32))
-            except WorkersError:
-                save()
-                raise
+            learner, episodes, metrics = program.train(learner, jnp.asarray(cycle, jnp.int32))
             host = jax.tree.map(np.asarray, metrics)
             learned = max(plan.warm_cycles - cycle, 0)  # cycles of the warm-up carry no losses
             first_update = max(cycle - plan.warm_cycles, 0) * plan.updates_per_cycle
             losses = {k: v[learned:] for k, v in host.items()}
-            if bad := first_bad(losses, first_update):
+            if bad := first_bad(losses, first_update, plan.run.first_seed):
                 last = run.restore()
                 kept = (
                     f"the checkpoint at step {last[0]:,} is kept" if last else "no checkpoint yet"
@@ -371,13 +402,7 @@ def _train(run: Run, plan: Plan, quiet: bool) -> None:
             cycle += plan.cycles_per_call
             step = cycle * plan.steps_per_cycle
             if cycle % plan.cycles_per_report == 0:
-                scores = program.evaluate(learner.agent, EVAL, plan.run.eval_episodes)
-                result = {k: np.asarray(v).tolist() for k, v in scores.items()}
-                updates = max(cycle - plan.warm_cycles, 0) * plan.updates_per_cycle
-                row = {"step": step, "updates": updates, "seconds": seconds(), **result}
-                run.report({**row, **(summarise(pending) if pending else {})})
-                pending = []
-                progress.report(step, result)
+                report()
             progress.advance(step)
             if cycle >= plan.total_cycles:
                 save()

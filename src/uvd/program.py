@@ -63,7 +63,10 @@ class Measured(NamedTuple):
 
 
 def measure(episodes: Episode, demos: Demos | None = None) -> Measured:
-    """Reads stacked random roll-outs; the demonstrations widen the ranges of observations."""
+    """Reads stacked random roll-outs; the demonstrations widen the ranges of observations.
+
+    What is never asked for (an object's height on a table) is no dimension of the density.
+    """
     happened = np.arange(episodes.obs.shape[1]) <= np.asarray(episodes.length)[:, None]
     achieved, obs = episodes.achieved[happened], episodes.obs[happened]
     norm = fit_norm(obs, achieved, episodes.goal)
@@ -71,9 +74,8 @@ def measure(episodes: Episode, demos: Demos | None = None) -> Measured:
         obs = np.concatenate([obs, demos.obs])
         shift, scale = (x.astype(np.float32) for x in ranges(obs))
         norm = norm._replace(obs_shift=shift, obs_scale=scale)
-    return Measured(
-        norm, live_features(np.concatenate([achieved, episodes.goal])), live_features(obs)
-    )
+    live = live_features(episodes.goal) or live_features(achieved)
+    return Measured(norm, live, live_features(obs))
 
 
 def never(achieved: jax.Array, goal: jax.Array) -> jax.Array:

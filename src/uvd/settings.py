@@ -27,7 +27,7 @@ _PAPER_TD3 = {
 }  # fmt: skip
 _PAPER_UVD = {
     "actor_lr": 8e-4, "critic_lr": 8e-4, "critic_head": "linear", "combine": "max-paper",
-    "td_goals": "intended", "actor_goals": "intended", "intended": 1.0,
+    "td_goals": "intended", "actor_goals": "intended", "intended": 1.0, "intended_early": 1.0,
     "futures": 0.0, "horizon": 4,
     "offsets": "geometric", "smoothing": 0.0, "smoothing_half": 0,
     "density_scale": 1.0, "temporal_smoothing": 0.0,
@@ -46,7 +46,7 @@ _EXPERT = {
 
 # For goals much smaller than the task: draws from the density are a few hundredths of the goals'
 # range off, true futures are exact.
-_PRECISE = {"td_goals": "balanced", "futures": 0.8, "smoothing_half": 4000}
+_PRECISE = {"futures": 0.95, "smoothing_half": 4000}
 
 # Table 2 of the paper, HalfCheetah's column as it is printed. What it leaves open: as the code.
 _PAPER_VDI = {
@@ -258,7 +258,10 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
     )  # fmt: skip
     for name in not_negative:
         _require(s.get(name, 0) >= 0, f"{name} = {s.get(name)} must not be negative")
-    for name in ("tau", "random", "intended", "futures", "temporal_smoothing", "gae"):
+    shares = (
+        "tau", "random", "intended", "intended_early", "futures", "temporal_smoothing", "gae",
+    )  # fmt: skip
+    for name in shares:
         _require(0 <= s.get(name, 0) <= 1, f"{name} = {s.get(name)} must lie in [0, 1]")
     for name in ("hidden", "actor_hidden", "flow_hidden", "discriminator_hidden"):
         _require(all(n >= 1 for n in s.get(name, ())), f"{name} = {s.get(name)}: layers need width")
@@ -312,6 +315,11 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
     )
     _require(
         s["horizon"] <= s["short"], f"horizon = {s['horizon']} is longer than short = {s['short']}"
+    )
+    _require(
+        s["combine"] != "sum" or s["horizon"] == 1,
+        f"combine = sum adds the density of one step, not of horizon = {s['horizon']}: take "
+        "horizon = 1, or a max",
     )
     if "td_goals" in s:
         _require(

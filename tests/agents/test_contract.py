@@ -26,7 +26,7 @@ SEEDS, WARM, CYCLES, CALLS = 3, 1, 2, 3
 SMALL = {
     "hidden": (16, 16), "flow_hidden": (8, 8), "bijectors": 2, "batch": 32, "capacity": 60,
     "short": 40, "warmup": 20, "horizon": 3, "epochs": 2, "discriminator_steps": 2,
-    "discriminator_hidden": (8, 8),
+    "discriminator_hidden": (8, 8), "density_only": 0, "actor_start": 0,
 }  # fmt: skip
 TASK = make_task("PointReach-v0")._replace(horizon=8)
 LOOP = make_task("PointLoop-v0")._replace(horizon=8)

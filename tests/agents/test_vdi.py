@@ -21,7 +21,7 @@ from uvd.settings import build
 OBS, ACTION, N = 3, 2, 40
 SMALL = {
     "hidden": (16, 16), "flow_hidden": (8, 8), "batch": 32, "short": 1000, "capacity": 1000,
-    "bijectors": 4,
+    "bijectors": 4, "density_only": 0, "actor_start": 0,
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ def test_the_papers_wording_runs_on_the_cliff_only():
 
 
 def test_reproduce_keeps_small_files_beside_the_figures(calls, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(mini.figures, "draw_paths", lambda runs, out: calls.append(len(runs)))
+    monkeypatch.setattr(mini.maps, "draw_paths", lambda runs, out: calls.append(len(runs)))
     mini.reproduce(tmp_path / "mini", 2, ("PointReach-v0", CLIFF, PUSH))
     assert calls[-1] == 6
     said = capsys.readouterr().out

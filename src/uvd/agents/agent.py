@@ -38,7 +38,7 @@ class Spec:
     goal_dim: int
     success: Callable[[Any, Any], Any]  # (achieved, goal) -> bool
     norm: Norm
-    live: tuple[int, ...]  # goal dimensions that ever vary
+    live: tuple[int, ...]  # goal dimensions that vary in what is asked for
     radius: float | None = None  # success is a distance of at most this, where it is one
     reward: Callable[[Any, Any], Any] | None = None  # (achieved, goal); None: success - 1
     reward_range: tuple[float, float] = (-1.0, 0.0)

@@ -31,7 +31,7 @@ class DACConfig:
     """TD3's settings and the discriminator's."""
 
     td3: TD3Config = field(
-        default_factory=lambda: TD3Config(critic_head="linear", random=0.0, action_penalty=0.0)
+        default_factory=lambda: TD3Config(critic_head="linear", action_penalty=0.1)
     )
     discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
 

@@ -69,7 +69,7 @@ class TD3Config:
     """Mean number of steps a random action is held."""
     capacity: int = 500_000
     """Transitions in the long replay memory."""
-    updates_per_step: float = 0.25
+    updates_per_step: float = 0.5
     """Updates for each environment step."""
 
 

@@ -55,14 +55,16 @@ class UVDConfig:
     )
     combine: str = "sum"
     """How density and TD meet in the target: sum, max, max-next, max-paper, reward."""
-    td_goals: str = "density"
+    td_goals: str = "balanced"
     """Goals of the TD update: intended, shuffled, marginal, density, balanced; future (biased)."""
     actor_goals: str = "future"
     """Goals of the actor's update: the same choices, all of them sound here."""
-    futures: float = 0.8
+    futures: float = 0.5
     """Share of true futures among balanced goals."""
     intended: float = 0.2
     """Share of intended goals kept in either update."""
+    intended_early: float = 0.6
+    """The same at the start; the difference halves every `smoothing_half` updates."""
     horizon: int = 1
     """T: how many steps ahead the density in the target looks (paper: 4)."""
     offsets: str = "geometric"
@@ -111,6 +113,12 @@ def long_horizon(offset: jax.Array) -> jax.Array:
     return 1 + jnp.log(offset.astype(jnp.float32)) / 2
 
 
+def after_horizon(offset: jax.Array) -> jax.Array:
+    """The same, `offset` steps after an action's outcome: given s' and the action that led there,
+    not the one that follows."""
+    return -long_horizon(offset)
+
+
 class Density(NamedTuple):
     """The flow, seen from the algorithm: goals in the task's own units."""
 
@@ -119,8 +127,8 @@ class Density(NamedTuple):
     flow: Flow
     dim: int
     smoothing: Callable[[jax.Array], jax.Array]  # the kernel's width at an update
-    log_kernel: Callable[..., jax.Array]  # (norm, goal, achieved, step), 0 at its peak
-    blur: Callable[..., jax.Array]  # (norm, goal, key, step): noise that fades as the kernel does
+    log_kernel: Callable[..., jax.Array]  # (goal, achieved, step), 0 at its peak
+    blur: Callable[..., jax.Array]  # (goal, key, step): noise that fades as the kernel does
     log_unit: Callable[[jax.Array], jax.Array]  # log of what makes the kernel's peak 1
     log_scale: Callable[[jax.Array], jax.Array]  # log c at an update; c F <= bound
     bound: jax.Array | float
@@ -131,21 +139,29 @@ def learns_long(config: UVDConfig) -> bool:
     return bool({"density", "balanced"} & {config.td_goals, config.actor_goals})
 
 
+def learns_after(config: UVDConfig) -> bool:
+    """Whether it also learns what follows an outcome: only if goals are balanced by it."""
+    return "balanced" in (config.td_goals, config.actor_goals)
+
+
+def goal_unit(spec: Spec) -> np.ndarray:
+    """What counts as 1 in each live dimension: its range, or where success is a distance, the mean
+    of their ranges, so that the kernel is round as the goal is."""
+    scale = np.asarray(spec.norm.goal_scale)[list(spec.live)]
+    return scale if spec.radius is None else np.full_like(scale, scale.mean())
+
+
 def smoothing_end(config: UVDConfig, spec: Spec) -> float:
     """The narrowest kernel, in normalised goal units: as asked for, or by the success radius."""
     if not config.smoothing_half:
         return config.smoothing
-    radius = 0.1 if spec.radius is None else spec.radius / float(_live_scale(spec).mean())
+    radius = 0.1 if spec.radius is None else spec.radius / float(goal_unit(spec)[0])
     return min(config.smoothing_end or 0.8 * radius, config.smoothing)
-
-
-def _live_scale(spec: Spec) -> np.ndarray:
-    return np.asarray(spec.norm.goal_scale)[list(spec.live)]
 
 
 def make_density(config: UVDConfig, spec: Spec) -> Density:
     """F(g | s, a, g_intended, horizon) over the live goal dimensions, relative to the present."""
-    live, dim = jnp.array(spec.live), len(spec.live)
+    live, dim, unit = jnp.array(spec.live), len(spec.live), jnp.asarray(goal_unit(spec))
     end = smoothing_end(config, spec)
     context_dim = spec.obs_dim + spec.goal_dim + spec.action_dim + 1
     couplings = config.bijectors or max(6, 2 * math.ceil(-math.log(end)))
@@ -172,18 +188,18 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
             seen = seen.at[..., spec.obs_dim :].multiply(flag != SHORT)
         return jnp.concatenate([seen, action, flag], -1)
 
-    def relative(norm, goal, achieved):
-        return (goal - achieved)[..., live] / norm.goal_scale[live]
+    def relative(goal, achieved):
+        return (goal - achieved)[..., live] / unit
 
-    def log_kernel(norm, goal, achieved, step):
-        return -((relative(norm, goal, achieved) / smoothing(step)) ** 2).sum(-1) / 2
+    def log_kernel(goal, achieved, step):
+        return -((relative(goal, achieved) / smoothing(step)) ** 2).sum(-1) / 2
 
-    def blur(norm, goal, key, step):
+    def blur(goal, key, step):
         noise = (smoothing(step) - end) * jax.random.normal(key, (len(goal), dim))
-        return goal.at[:, live].add(noise * norm.goal_scale[live])
+        return goal.at[:, live].add(noise * unit)
 
     def log_prob(params, norm, obs, action, achieved, goal, intended, horizon, noise=0.0):
-        x = relative(norm, goal, achieved) + noise
+        x = relative(goal, achieved) + noise
         ctx = context(norm, obs, action, intended, horizon)
         return jax.vmap(flow.log_prob, (None, 0, 0))(params, x, ctx)
 
@@ -191,7 +207,7 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         ctx = context(norm, obs, action, intended, horizon)
         keys = jax.random.split(key, len(ctx))
         x = jax.vmap(flow.sample, (None, 0, 0))(params, keys, ctx)
-        return achieved.at[:, live].add(x * norm.goal_scale[live])
+        return achieved.at[:, live].add(x * unit)
 
     return Density(
         log_prob, sample, flow, dim, smoothing, log_kernel, blur, log_unit, log_scale, bound
@@ -252,9 +268,9 @@ def _balanced(config, density, state, ring, batch, key, step):
     """True futures and draws from the density, weighted so that s' gains nothing from the goal.
 
     Given s', a goal is drawn from the mixture m = (1 - share) p + share q, where p = p(g | s, a) is
-    the density's and q = p(g | s, a, s', a') is the true future's. Weighted by p / m, it is
-    distributed as p for every s': unbiased, with weights of at most 1 / (1 - share). That q also
-    knows a' costs more than it must: futures that only a' explains are given less weight too.
+    the density's and q = p(g | a, s') is the true future's; a still matters where exploration holds
+    an action. Weighted by p / m, the goal is distributed as p for every s': unbiased, with weights
+    of at most 1 / (1 - share).
     """
     key_offset, key_goal, key_noise, key_who = jax.random.split(key, 4)
     norm, n = state.td3.norm, len(batch.row)
@@ -262,7 +278,7 @@ def _balanced(config, density, state, ring, batch, key, step):
     true = jax.random.uniform(key_who, (n, 1)) < config.futures
     goal = jnp.where(
         true,
-        density.blur(norm, replay.future(ring, batch.row, offset), key_noise, step),
+        density.blur(replay.future(ring, batch.row, offset), key_noise, step),
         _proposal(density, state, batch, offset, key_goal),
     )
     log_p = density.log_prob(
@@ -270,10 +286,10 @@ def _balanced(config, density, state, ring, batch, key, step):
         long_horizon(offset)[:, None],
     )  # fmt: skip
     log_later = density.log_prob(
-        state.flow, norm, batch.next_obs, ring.action[(batch.row + 1) % len(ring.order)],
-        batch.next_achieved, goal, batch.goal, long_horizon(jnp.maximum(offset - 1, 1))[:, None],
+        state.flow, norm, batch.next_obs, batch.action, batch.next_achieved, goal, batch.goal,
+        after_horizon(jnp.maximum(offset - 1, 1))[:, None],
     )  # fmt: skip
-    log_now = density.log_kernel(norm, goal, batch.next_achieved, step) - density.log_unit(step)
+    log_now = density.log_kernel(goal, batch.next_achieved, step) - density.log_unit(step)
     log_q = jnp.where(offset == 1, log_now, log_later)
     weight = 1 / (1 - config.futures + config.futures * jnp.exp(jnp.clip(log_q - log_p, -30, 30)))
     return Goals(goal, weight)
@@ -299,9 +315,13 @@ def choose_goals(
     key: jax.Array,
     step: jax.Array,
 ) -> Goals:
-    """Goals by `choice`, a share `intended` of them replaced by the intended ones."""
+    """Goals by `choice`, a share of them replaced by the intended ones."""
     key_goal, key_who = jax.random.split(key)
-    keep = jax.random.uniform(key_who, batch.row.shape) < config.intended
+    share = config.intended
+    if config.smoothing_half:
+        early = config.intended_early - config.intended
+        share += early * 0.5 ** (step / config.smoothing_half)
+    keep = jax.random.uniform(key_who, batch.row.shape) < share
     goals = GOALS[choice](config, density, state, ring, batch, key_goal, step)
     return Goals(
         jnp.where(keep[:, None], batch.goal, goals.goal), jnp.where(keep, 1.0, goals.weight)
@@ -379,12 +399,16 @@ def density_step(
     offset = jnp.where(long, replay.uniform_offset(key_long, left), ahead)
     goal = replay.future(ring, batch.row, offset)
     noise = density.smoothing(step) * jax.random.normal(key_noise, (n, density.dim))
-    horizon = jnp.where(long, long_horizon(offset), SHORT)[:, None]
+    # Half of the long ones are seen from s', if goals are to be balanced.
+    after = long & (jnp.arange(n) % 4 == 3) & (offset > 1) & learns_after(config)
+    later = after_horizon(jnp.maximum(offset - 1, 1))
+    horizon = jnp.select([after, long], [later, long_horizon(offset)], SHORT)[:, None]
+    obs = jnp.where(after[:, None], batch.next_obs, batch.obs)
+    achieved = jnp.where(after[:, None], batch.next_achieved, batch.achieved)
 
     def density_loss(flow: Params) -> tuple[jax.Array, jax.Array]:
         log_prob = density.log_prob(
-            flow, state.td3.norm, batch.obs, batch.action, batch.achieved, goal, batch.goal,
-            horizon, noise,
+            flow, state.td3.norm, obs, batch.action, achieved, goal, batch.goal, horizon, noise,
         )  # fmt: skip
         return -log_prob.mean(), log_prob
 

@@ -39,7 +39,7 @@ class VDIConfig:
     """
 
     td3: TD3Config = field(
-        default_factory=lambda: TD3Config(critic_head="huber", action_penalty=0.01)
+        default_factory=lambda: TD3Config(critic_head="huber", action_penalty=0.01, actor_start=500)
     )
     combine: str = "max"
     """How density and TD meet in the target: max (Algorithm 2), max-next, max-paper, sum."""
@@ -68,7 +68,7 @@ class VDIConfig:
     """The same during the first `early_updates` (0: as later)."""
     early_updates: int = 0
     """Updates for which `early_delay` holds."""
-    density_only: int = 0
+    density_only: int = 500
     """Updates for which only the densities learn; `actor_start` counts from the same zero."""
     late_noise: float = 0.1
     """Exploration noise after `late_updates`; `noise` holds before."""

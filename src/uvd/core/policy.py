@@ -7,6 +7,7 @@ simulator can act without loading a learner.
 from typing import Any, NamedTuple
 
 Array = Any  # a NumPy or a JAX array: both answer `__array_namespace__`
+FAR = 5.0  # half-ranges of a feature
 
 
 class MLP(NamedTuple):
@@ -58,11 +59,14 @@ def greedy(policy: Policy) -> Policy:
 
 
 def features(norm: Norm, obs: Array, goal: Array) -> Array:
-    """The input that actor, critic and density share: the observation, and how far the goal is."""
+    """The input that actor, critic and density share: the observation, and how far the goal is.
+
+    What random roll-outs never showed (an object that falls from the table) is cut at `FAR`.
+    """
     gap = goal - achieved_in(norm, obs)
-    return obs.__array_namespace__().concat(
-        [(obs - norm.obs_shift) / norm.obs_scale, gap / norm.goal_scale], axis=-1
-    )
+    xp = obs.__array_namespace__()
+    x = xp.concat([(obs - norm.obs_shift) / norm.obs_scale, gap / norm.goal_scale], axis=-1)
+    return xp.clip(x, -FAR, FAR)
 
 
 def act(policy: Policy, obs: Array, goal: Array) -> Array:

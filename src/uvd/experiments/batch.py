@@ -24,7 +24,7 @@ from rich.table import Table
 
 from uvd import __version__
 from uvd.errors import Stopped, UserError, nearest
-from uvd.experiments import figures, statistics
+from uvd.experiments import curves, statistics
 from uvd.loop import make_config
 from uvd.runs import Run
 
@@ -164,7 +164,7 @@ class Score(NamedTuple):
 def scores(paths: Sequence[Path]) -> list[Score]:
     """The results of runs."""
     runs = [Run.open(path) for path in paths]
-    labels = figures.run_labels([run.config for run in runs])
+    labels = curves.run_labels([run.config for run in runs])
     found = []
     for run, label in zip(runs, labels):
         rows = run.rows()
@@ -175,7 +175,7 @@ def scores(paths: Sequence[Path]) -> list[Score]:
         }
         found.append(
             Score(
-                figures.task_name(run.config),
+                curves.task_name(run.config),
                 run.config["algorithm"],
                 label,
                 last["final"],

@@ -7,21 +7,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from uvd.api import file_name
-from uvd.experiments import batch, figures, statistics
+from uvd.experiments import batch, curves, statistics
 from uvd.experiments.batch import AT_ONCE, Job, Sheet
 from uvd.runs import Run
 
 # What all methods share, then each method's own: change them here.
-RUN: dict[str, Any] = {"envs": 4, "eval_episodes": 100}
+RUN: dict[str, Any] = {"envs": 4, "eval_episodes": 50}
 SIZES: dict[str, Any] = {
-    "batch": 256, "hidden": (256, 256), "updates_per_step": 1.0, "warmup": 2000,
-    "capacity": 1_000_000,
+    "batch": 256, "hidden": (256, 256), "actor_lr": 5e-4, "critic_lr": 1e-3,
+    "updates_per_step": 1.0, "warmup": 2000, "hold": 1, "capacity": 1_000_000,
 }  # fmt: skip
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "td3": ("td3", {**SIZES}),
     "her": ("her", {**SIZES, "strategy": "future", "k": 4}),
-    "uvd": ("uvd", {**SIZES, "flow_hidden": (128, 128)}),
+    "uvd": ("uvd", {**SIZES}),
+    "uvd-futures": ("uvd", {**SIZES, "futures": 0.95}),
 }
+EXTRA = ("uvd-futures",)  # trained only where they are named
 PRESET = {("uvd", "FetchPushSparse-v0"): "precise"}  # where it is not the default
 PACE = {"td3": 5.0, "her": 5.0, "uvd": 10.0}  # seconds for 1000 steps of a seed on a CPU core
 
@@ -70,7 +72,7 @@ def make_jobs(
 def tabulate_watched(paths: Sequence[Path]) -> Sheet:
     """The watched numbers along each run: at its first report, its quarters and its end."""
     runs = [Run.open(path) for path in paths]
-    labels = figures.run_labels([run.config for run in runs])
+    labels = curves.run_labels([run.config for run in runs])
     rows = []
     for run, label in zip(runs, labels):
         for metric in WATCHED:
@@ -80,7 +82,7 @@ def tabulate_watched(paths: Sequence[Path]) -> Sheet:
                 values = [np.array(having[i][metric], float) for i in places]
                 over_seeds = np.max if metric.endswith("_max") else statistics.iqm
                 cells = (f"{over_seeds(x):.3f}" for x in values)
-                rows.append((figures.task_name(run.config), label, metric, *cells))
+                rows.append((curves.task_name(run.config), label, metric, *cells))
     header = ("task", "method", "metric", "first report", "1/4", "1/2", "3/4", "end")
     return Sheet("Watched: interquartile mean over seeds (`_max`: the largest)", header, rows)
 
@@ -99,18 +101,22 @@ def reproduce(
     batch.require_known(methods, METHODS, "method")
     known = {**PANELS, "noise": CODE_NOISE} if code_noise else PANELS
     chosen = [panel for name, panel in known.items() if not panels or name in panels]
-    batch.train_and_keep(make_jobs(chosen, methods or tuple(METHODS), seeds, steps), out, at_once)
+    batch.train_and_keep(
+        make_jobs(chosen, methods or [m for m in METHODS if m not in EXTRA], seeds, steps),
+        out,
+        at_once,
+    )
 
     everything = [*PANELS.values(), CODE_NOISE]
     names = [f"{panel.file}-{method}" for panel in everything for method in METHODS]
     folders = [out / "runs" / name for name in names if (out / "runs" / name).is_dir()]
     paths = [path for path in folders if batch.complete(Run.open(path))]
     titles = {panel.task: panel.title for panel in everything}
-    figures.draw_curves(paths, out / "figure2.png", titles=titles, columns=4)
-    figures.draw_watched(paths, out / "watched.png", WATCHED, titles)
+    curves.draw_curves(paths, out / "figure2.png", titles=titles, columns=4)
+    curves.draw_watched(paths, out / "watched.png", WATCHED, titles)
     for panel in everything:
         if own := [path for path in paths if path.name.startswith(f"{panel.file}-")]:
-            figures.draw_curves(own, out / f"{panel.file}.png", titles=titles)
+            curves.draw_curves(own, out / f"{panel.file}.png", titles=titles)
     batch.write_summary(
         "Figure 2", out, paths,
         tabulate_watched(paths).markdown(),

@@ -46,6 +46,5 @@ def gap(trained: api.Trained, episodes: int = 20) -> list[float]:
     play and the expert about 0.44 (tests/tasks/test_loop.py).
     """
     shown = visited(make_demos(episodes, seed=1))
-    seeds = range(trained.plan.run.seeds)
-    own = [visited(api.record(trained, episodes, seed)[0]) for seed in seeds]
+    own = [visited(api.record(trained, episodes, seed)[0]) for seed in trained.seeds]
     return [energy_distance(x, shown) for x in own]

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from uvd.experiments import batch, cliffwalk, figures
+from uvd.experiments import batch, cliffwalk, curves, maps
 from uvd.experiments.batch import AT_ONCE, Job
 
-CLIFF = figures.CLIFF
+CLIFF = maps.CLIFF
 DEMO_STEPS = {"PointPush-v0": 60_000, CLIFF: 36_000}
 DEMO_SEEDS = 4
 DEMO_METHODS = ("td3", "her-future", "her-paper", "uvd")
@@ -32,11 +32,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "her-episode": ("her", {"strategy": "episode"}),
     "her-paper": ("her", {"strategy": "paper"}),
     "uvd": ("uvd", {}),
-    "uvd-balanced": ("uvd", {"td_goals": "balanced"}),
+    "uvd-density": ("uvd", {"td_goals": "density"}),
     "her-calm": ("her", {"action_penalty": 1.0}),
 }
 PRESET = {("uvd", "PointPushSparse-v0"): "precise"}  # where it is not the default
-EXTRA = ("uvd-balanced", "her-calm")  # trained only where they are named
+EXTRA = ("uvd-density", "her-calm")  # trained only where they are named
 ONLY_CLIFF = ("her-paper",)  # the paper words it so for its Figure 1
 
 # Seconds for 1000 steps of a seed on a CPU core: only to announce the time.
@@ -80,9 +80,9 @@ def demo(out: Path) -> None:
 
     paths = batch.train_all(jobs, out / "runs", AT_ONCE)
     on_cliff = [path for job, path in zip(jobs, paths) if job.task == CLIFF]
-    figures.draw_curves(paths, out / "curves.png")
-    figures.draw_paths(on_cliff, out / "paths.png")
-    figures.draw_density(on_cliff[-1], out / "density.png")
+    curves.draw_curves(paths, out / "curves.png")
+    maps.draw_paths(on_cliff, out / "paths.png")
+    maps.draw_density(on_cliff[-1], out / "density.png")
     batch.write_summary(
         "The demo", out, paths, WORDING,
         "## Figures\n",
@@ -108,9 +108,9 @@ def reproduce(
     steps = {task: n for task, n in STEPS.items() if not tasks or task in tasks}
     jobs = make_jobs(steps, seeds, methods or [m for m in METHODS if m not in EXTRA])
     paths = batch.train_and_keep(jobs, out, at_once)
-    figures.draw_curves(paths, out / "curves.png")
+    curves.draw_curves(paths, out / "curves.png")
     if CLIFF in steps:
-        figures.draw_paths(
+        maps.draw_paths(
             [path for job, path in zip(jobs, paths) if job.task == CLIFF], out / "paths.png"
         )
     batch.write_summary("Figure 2 in miniature", out, paths, WORDING)

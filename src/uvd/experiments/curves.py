@@ -1,0 +1,236 @@
+"""Figures of numbers: learning curves, what was watched, returns of demonstrations."""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from uvd.demos import Demos
+from uvd.errors import UserError, nearest
+from uvd.experiments import statistics
+from uvd.runs import Run
+
+# Okabe and Ito's palette, which colour-blind readers tell apart. An algorithm keeps its colours in
+# every figure: the first is its own, the others are for variants (HER: one for each strategy).
+COLORS: dict[str, tuple[str, ...]] = {
+    "td3": ("#777777", "#aaaaaa", "#444444", "#c4c4c4"),
+    "her": ("#e69f00", "#d55e00", "#cc79a7", "#8c6d1f"),
+    "uvd": ("#0072b2", "#56b4e9", "#003f66", "#5e7fa8"),
+}
+OTHERS = ("#009e73", "#000000", "#8a5fbf", "#66b39a")  # algorithms without colours of their own
+HER_COLORS = {"future": 0, "paper": 1, "final": 2, "episode": 3}
+DASHES = ("-", "--", "-.", ":")
+AXIS_NAMES = {
+    "eval/success_final": "success at the final step",
+    "eval/success_ever": "success at any step",
+    "eval/return": "return",
+}
+MANY = 3  # from this many differing settings on, a run is called by its preset
+
+
+def task_name(config: Mapping[str, Any]) -> str:
+    """A run's task, with those of its settings that are not its defaults."""
+    changed = [f"{name} {value}" for name, value in config.get("task_settings", {}).items()]
+    return config["task"] + (f" ({', '.join(changed)})" if changed else "")
+
+
+def run_labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each run: its algorithm, and what sets it apart from others of that algorithm."""
+    names = []
+    for config in configs:
+        kin = [c for c in configs if c["algorithm"] == config["algorithm"]]
+        differ = [
+            name
+            for name, value in config["settings"].items()
+            if any(c["settings"].get(name, value) != value for c in kin)
+        ]
+        if len(differ) >= MANY and len({c["preset"] for c in kin}) > 1:
+            parts = [f"preset {config['preset']}"]
+        else:
+            parts = [
+                str(config["settings"][name])
+                if name == "strategy"
+                else f"{name} {config['settings'][name]}"
+                for name in differ
+            ]
+        names.append(config["algorithm"].upper() + (f" ({', '.join(parts)})" if parts else ""))
+    return names
+
+
+class Style(NamedTuple):
+    """How a run is drawn."""
+
+    color: str
+    dashes: str
+
+
+def run_styles(configs: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[str, Style]:
+    """A colour and a line for each label; the same label looks the same in every figure."""
+    styles: dict[str, Style] = {}
+    places = {name: count() for name in [*COLORS, "others"]}
+    for config, label in sorted(zip(configs, labels), key=lambda pair: pair[1]):
+        if label in styles:
+            continue
+        algorithm = config["algorithm"]
+        palette = COLORS.get(algorithm, OTHERS)
+        place = next(places[algorithm if algorithm in COLORS else "others"])
+        if algorithm == "her":
+            place = HER_COLORS.get(config["settings"]["strategy"], place)
+        styles[label] = Style(palette[place % len(palette)], DASHES[place % len(DASHES)])
+    return styles
+
+
+def _metric(run: Run, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps of the reports that have the metric, and its values `[seeds, reports]`."""
+    rows = run.rows()
+    if not rows:
+        raise UserError(f"{run.path} has no reports yet; go on with: uvd train --resume {run.path}")
+    having = [row for row in rows if isinstance(row.get(metric), list)]
+    if not having:
+        known = {name for row in rows for name, value in row.items() if isinstance(value, list)}
+        raise nearest(metric, known, f"metric of {run.path}")
+    values = np.array([row[metric] for row in having], float).T  # None, not finite, becomes NaN
+    return np.array([row["step"] for row in having]), values
+
+
+def _reports(run: Run, metric: str) -> bool:
+    return any(isinstance(row.get(metric), list) for row in run.rows())
+
+
+def _pooled(runs: Sequence[Run], metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Runs that differ in their seeds only, as one: at the steps that all of them report."""
+    found = [_metric(run, metric) for run in runs]
+    steps = found[0][0]
+    for other, _ in found[1:]:
+        steps = np.intersect1d(steps, other)
+    if not len(steps):
+        names = ", ".join(str(run.path) for run in runs)
+        raise UserError(f"{names} have the same settings but report at no common step")
+    return steps, np.concatenate([values[:, np.isin(s, steps)] for s, values in found])
+
+
+def save(figure: Figure, out: Path) -> None:
+    """Writes a figure, its folder included."""
+    out = Path(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out, dpi=160, bbox_inches="tight")
+    except (OSError, ValueError) as error:  # ValueError: a format that Matplotlib does not write
+        raise UserError(f"cannot write {out}: {error}") from error
+
+
+def main_metric(runs: Sequence[Path]) -> str:
+    """What to draw of runs if nothing is asked for: the return where none of them has goals."""
+    rewarded = runs and all(_reports(Run.open(path), "eval/return") for path in runs)
+    return "eval/return" if rewarded else "eval/success_final"
+
+
+def draw_curves(
+    runs: Sequence[Path],
+    out: Path,
+    metric: str = "eval/success_final",
+    titles: Mapping[str, str] | None = None,
+    columns: int = 3,
+) -> None:
+    """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands.
+
+    `titles` gives tasks other names than their ids.
+    """
+    tasks = list(dict.fromkeys(task_name(Run.open(path).config) for path in runs))
+    columns = min(len(tasks), columns)
+    _draw_panels(runs, out, [(task, metric) for task in tasks], columns, titles or {})
+
+
+def draw_watched(
+    runs: Sequence[Path], out: Path, metrics: Sequence[str], titles: Mapping[str, str] | None = None
+) -> None:
+    """Several metrics of the same runs: a row a metric, a column a task."""
+    tasks = list(dict.fromkeys(task_name(Run.open(path).config) for path in runs))
+    panels = [(task, metric) for metric in metrics for task in tasks]
+    _draw_panels(runs, out, panels, len(tasks), titles or {})
+
+
+def _draw_panels(
+    runs: Sequence[Path],
+    out: Path,
+    panels: Sequence[tuple[str, str]],
+    columns: int,
+    titles: Mapping[str, str],
+) -> None:
+    """A panel for each task and metric, with those of the runs that report it."""
+    if not runs:
+        raise UserError("there are no runs to draw")
+    opened = [Run.open(path) for path in runs]
+    configs = [run.config for run in opened]
+    labels = run_labels(configs)
+    styles = run_styles(configs, labels)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.6 + 4.2 * columns, 0.8 + 3.1 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False)
+    shown: dict[str, Line2D] = {}
+    alone = len({metric for _, metric in panels}) == 1
+    for place, (ax, (task, metric)) in enumerate(zip(axes.flat, panels)):
+        groups: dict[str, list[Run]] = {}
+        for run, label in zip(opened, labels):
+            if task_name(run.config) == task and (alone or _reports(run, metric)):
+                groups.setdefault(label, []).append(run)
+        seeds = set()
+        for label, group in groups.items():
+            steps, values = _pooled(group, metric)
+            seeds.add(len(values))
+            middle, low, high = statistics.curve(values)
+            color, dashes = styles[label]
+            thousands = steps / 1000
+            ax.fill_between(thousands, low, high, color=color, alpha=0.18, lw=0)
+            (shown[label],) = ax.plot(thousands, middle, dashes, color=color, lw=1.8)
+        if place < columns or alone:
+            many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)})) if seeds else "no"
+            plural = "" if seeds == {1} else "s"
+            ax.set_title(f"{titles.get(task, task)}, {many} seed{plural}", fontsize=11)
+        ax.set(xlabel="environment steps, thousands", xlim=(0, None))
+        if metric in AXIS_NAMES and metric != "eval/return":
+            ax.set(ylim=(-0.02, 1.02))
+        if place % columns == 0:
+            ax.set_ylabel(AXIS_NAMES.get(metric, metric))
+        ax.grid(color="0.92")
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_visible(False)
+    ordered = sorted(shown)
+    figure.legend(
+        [shown[label] for label in ordered],
+        ordered,
+        loc="outside lower center",
+        ncols=min(len(ordered), 2 * columns),
+        frameon=False,
+    )
+    save(figure, out)
+
+
+def draw_demos(demos: Demos, out: Path, features: int = 6, shown: int = 3) -> None:
+    """Returns (lengths where there are no rewards), and a few features over time."""
+    returns = demos.returns()
+    bars = [t.steps for t in demos.trajectories] if returns is None else returns
+    chosen = np.unique(np.linspace(0, demos.obs_dim - 1, features).astype(int))
+    figure = Figure(figsize=(11, 2.6 + 1.1 * len(chosen)), layout="constrained")
+    top, *rest = figure.subplots(
+        1 + len(chosen), 1, height_ratios=[2] + [1] * len(chosen), squeeze=False
+    )[:, 0]
+    top.bar(np.arange(len(bars)), bars, color=OTHERS[0])
+    top.xaxis.set_major_locator(MaxNLocator(integer=True))
+    top.set_xlabel("trajectory")
+    top.set_ylabel("steps" if returns is None else "return")
+    top.set_title(Path(demos.name).name)
+    for ax, feature in zip(rest, chosen):
+        for t, color in zip(demos.trajectories[:shown], OTHERS):
+            ax.plot(t.obs[:200, feature], color=color, linewidth=0.8)
+        ax.set_ylabel(f"obs[{feature}]")
+    for ax in rest[:-1]:
+        ax.tick_params(labelbottom=False)
+    rest[-1].set_xlabel(f"step (the first {min(shown, len(bars))} trajectories)")
+    save(figure, out)

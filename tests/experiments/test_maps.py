@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from fakeruns import CLIFF, PUSH, add_agent, assert_picture, make_run
+from uvd.collect.exploration import Exploration
+from uvd.collect.worker import EVAL, Job, play
+from uvd.core.policy import MLP, Norm, Policy
+from uvd.errors import UserError
+from uvd.experiments import maps
+from uvd.tasks.goalenv import goal_task, make_env
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "uvd": add_agent(make_run(folder / "uvd", "uvd", CLIFF)),
+        "future": make_run(folder / "future", "her", CLIFF),
+        "td3": make_run(folder / "td3", "td3", PUSH),
+        "env": add_agent(make_run(folder / "env", "uvd", "envs:Line-v0")),
+    }
+
+
+def test_density_maps_are_drawn(runs, tmp_path):
+    maps.draw_density(runs["uvd"], tmp_path / "d.png", seed=4, episode=2, step=3)
+    assert_picture(tmp_path / "d.png", (1800, 2300), (500, 900))
+
+
+def test_density_maps_of_an_environment_are_of_the_agent_at_hand(runs, tmp_path):
+    pictures = []
+    for seed in (None, 4):
+        maps.draw_density(runs["env"], tmp_path / "e.png", seed=seed, episode=2, step=3)
+        assert_picture(tmp_path / "e.png", (1800, 2300), (500, 900))
+        pictures.append(imread(tmp_path / "e.png")[100:500, :1500, :3])
+    assert pictures[0].shape == pictures[1].shape
+    assert abs(pictures[0] - pictures[1]).mean() > 0.01
+
+
+def still(task):
+    """A policy that does nothing, for exploration to stand out."""
+    ones = [np.ones(n, np.float32) for n in (task.obs_dim, task.goal_dim)]
+    net = MLP(
+        (np.zeros((task.obs_dim + task.goal_dim, task.action_dim), np.float32),),
+        (np.zeros(task.action_dim, np.float32),),
+    )
+    return Policy(net, Norm(0 * ones[0], ones[0], 0 * ones[1], ones[1]))
+
+
+def test_an_environment_is_played_again_from_the_same_state():
+    task = goal_task("envs:Line-v0")
+    policy = still(task)
+    calm = maps._env_scene(task, policy, Exploration(), 1, 4)
+    wild = maps._env_scene(task, policy, Exploration(noise=1.0), 1, 4)
+    played = play(task, make_env(task), policy, Job(0, 0, EVAL, 1))
+    for scene in (calm, wild):
+        np.testing.assert_array_equal(scene.achieved, played.achieved[4])
+        assert scene.reached.shape == (maps.REPEATS * 6, 2)
+        assert "as in training" in scene.how
+    first = np.asarray(calm.reached).reshape(maps.REPEATS, 6, 2)[:, 0]
+    assert len(np.unique(first, axis=0)) == maps.REPEATS  # the environment's noise is new
+    assert np.std(wild.reached) > 2 * np.std(calm.reached - calm.achieved)
+
+
+def test_without_a_step_the_one_before_something_moves_is_taken():
+    task = goal_task("envs:Late-v0")
+    scene = maps._env_scene(task, still(task), Exploration(), 0, None)
+    assert scene.step == 4
+    np.testing.assert_array_equal(scene.obs[:2], scene.achieved)
+
+
+def test_an_environment_that_does_not_repeat_itself_leaves_the_episode():
+    task = goal_task("envs:Restless-v0")
+    scene = maps._env_scene(task, still(task), Exploration(), 0, 2)
+    assert scene.reached.shape == (8, 2)
+    assert "cannot be repeated" in scene.how
+
+
+def test_paths_are_drawn_over_the_pit(runs, tmp_path):
+    maps.draw_paths([runs["uvd"]], tmp_path / "p.png")
+    assert_picture(tmp_path / "p.png", (450, 900), (500, 900))
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda r, out: maps.draw_density(r["future"], out), "need a run of uvd"),
+        (lambda r, out: maps.draw_density(r["uvd"], out, step=50), "0 to 49"),
+        (lambda r, out: maps.draw_density(r["uvd"], out, episode=-1), "negative"),
+        (lambda r, out: maps.draw_density(r["env"], out, step=-1), "negative"),
+        (lambda r, out: maps.draw_density(r["env"], out, step=10), "0 to 9"),
+        (lambda r, out: maps.draw_density(r["uvd"], out, seed=1), "seeds 3 to 4, not 1"),
+        (lambda r, out: maps.draw_paths([], out), "no runs"),
+        (lambda r, out: maps.draw_paths([r["td3"]], out), "pit of PointCliff"),
+        (lambda r, out: maps.draw_paths([r["future"]], out), "no checkpoint yet"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_one_line(runs, tmp_path, draw, message):
+    with pytest.raises(UserError, match=message) as error:
+        draw(runs, tmp_path / "folder")
+    assert "\n" not in str(error.value)
