@@ -22,8 +22,10 @@ from uvd.agents.uvd import (
     SHORT,
     Signals,
     UVDConfig,
+    after_horizon,
     choose_goals,
     density_step,
+    goal_unit,
     long_horizon,
     make_density,
     make_target,
@@ -210,6 +212,17 @@ def test_density_is_relative_to_what_is_achieved_and_drops_dead_dimensions():
     np.testing.assert_allclose(moved, drawn + 3, rtol=1e-4, atol=1e-4)
 
 
+def test_the_kernel_is_round_where_success_is_a_distance():
+    spec = make_spec(goal_scale=(1.0, 9.0, 3.0), live=(0, 2))
+    np.testing.assert_array_equal(goal_unit(spec), [1, 3])
+    ball = dataclasses.replace(spec, radius=0.5)
+    np.testing.assert_array_equal(goal_unit(ball), [2, 2])
+    kernel = make_density(CONFIG, ball).log_kernel
+    away = jnp.array([[0.6, 0, 0], [0, 0, 0.6], [0, 0.6, 0]])
+    near = kernel(away, jnp.zeros((3, 3)), jnp.asarray(0))
+    np.testing.assert_allclose(near, [-0.045 / 0.09] * 2 + [0], rtol=1e-5)  # (0.6 / 2)² / 2 / 0.3²
+
+
 def test_units_of_the_goal_do_not_matter():
     """The same world in millimetres: c F is the same, and samples are the same places."""
     obs, action, achieved, goal, intended = points(16, 3, 2, 3, 3, 3)
@@ -368,7 +381,8 @@ def counting_ring(episodes, dim=1):
 @pytest.mark.parametrize("offsets", ["geometric", "uniform"])
 @pytest.mark.parametrize("td_goals", ["density", "balanced", "intended"])
 def test_density_learns_from_the_right_futures(offsets, td_goals):
-    """Short: offsets 1..T from the newest transitions. Long: all that is left, if it is used."""
+    """Short: offsets 1..T from the newest transitions. Long: all that is left, if it is used; for
+    balanced goals half of these are seen from s', unless that is where they were achieved."""
     spec = make_spec(goal_scale=(1.0,), live=(0,))
     config = replace(
         CONFIG, td3=replace(SMALL, batch=8000, gamma=0.7), horizon=3, offsets=offsets, short=40,
@@ -378,7 +392,7 @@ def test_density_learns_from_the_right_futures(offsets, td_goals):
     seen = []
 
     def spy(params, norm, obs, action, achieved, goal, intended, horizon, noise):
-        seen.extend(np.asarray(x)[:, 0] for x in (achieved, goal, intended, horizon, noise))
+        seen.extend(np.asarray(x)[:, 0] for x in (obs, achieved, goal, intended, horizon, noise))
         return jax.tree.leaves(params)[0].sum() * jnp.zeros(len(obs))
 
     state = make_uvd(config, spec).init(jax.random.key(0), spec)
@@ -386,15 +400,22 @@ def test_density_learns_from_the_right_futures(offsets, td_goals):
         config, density._replace(log_prob=spy), state, counting_ring(10), jax.random.key(1),
         jnp.asarray(0),
     )  # fmt: skip
-    achieved, goal, intended, flag, noise = seen
-    assert set(achieved) == {100.0 * e + t for e in range(5, 10) for t in range(HORIZON)}
+    obs, achieved, goal, intended, flag, noise = seen
+    np.testing.assert_array_equal(obs, achieved)
+    after = flag < 0
+    start = achieved - after
+    assert set(start) == {100.0 * e + t for e in range(5, 10) for t in range(HORIZON)}
     assert (intended == -1).all()
     assert noise.std() == pytest.approx(0.2, rel=0.05)
     assert abs(noise.mean()) < 0.01
-    left, offset = HORIZON - achieved % 100, goal - achieved
+    left, offset = HORIZON - start % 100, goal - start
     long = flag != SHORT
     assert long.mean() == (0 if td_goals == "intended" else 0.5)
-    np.testing.assert_allclose(flag[long], long_horizon(offset[long]), rtol=1e-6)
+    ahead = long & ~after
+    np.testing.assert_allclose(flag[ahead], long_horizon(offset[ahead]), rtol=1e-6)
+    np.testing.assert_allclose(flag[after], after_horizon(offset[after] - 1), rtol=1e-6)
+    share = after[long & (offset > 1)].mean() if long.any() else 0.0
+    assert share == pytest.approx(0.5 if td_goals == "balanced" else 0.0, abs=0.03)
     for which, limit, gamma in ((~long, 3, 0.7 if offsets == "geometric" else 1), (long, 99, 1)):
         if which.any():
             for n in range(1, HORIZON + 1):
@@ -491,7 +512,7 @@ def walk():
 
 def chosen(walk, choice, key, intended=0.0, size=None):
     density, state, ring, every = walk
-    config = UVDConfig(intended=intended)
+    config = UVDConfig(intended=intended, intended_early=intended)
     batch = jax.tree.map(lambda x: x[:size], every)
     draw = jax.jit(
         lambda key: choose_goals(choice, config, density, state, ring, batch, key, jnp.asarray(0))
@@ -559,6 +580,15 @@ def test_share_of_intended_goals(walk):
     assert (goals.weight == 1).all()
 
 
+@pytest.mark.parametrize(("step", "share"), [(0, 0.6), (100, 0.4), (10_000, 0.2)])
+def test_early_share_of_intended_goals(step, share):
+    ring = counting_ring(1000)
+    batch = fetch(ring, ring.order[: ring.last])
+    config = replace(CONFIG, intended=0.2, intended_early=0.6, smoothing_half=100)
+    goals = choose_goals("future", config, None, None, ring, batch, jax.random.key(0), step)
+    assert (goals.goal == -1).mean() == pytest.approx(share, abs=0.02)
+
+
 FORK = (0.7, 0.3)  # chances of the way up and the way down
 
 
@@ -582,7 +612,8 @@ def test_balanced_goals_are_unbiased_and_know_the_future():
     soon, late = long_horizon(jnp.asarray(1)), long_horizon(jnp.asarray(2))
 
     def spread(horizon, obs):  # from the fork's ways a last step with noise is made
-        last = horizon == jnp.where(obs == 0, late, soon)
+        # From the fork two steps are left; from its ways one, after the action that led there.
+        last = horizon == jnp.where(obs == 0, late, -soon)
         return jnp.where(last, jnp.hypot(0.3, sigma), sigma)[:, 0]
 
     def exact(params, norm, obs, action, achieved, goal, intended, horizon):

@@ -61,11 +61,17 @@ def test_act_by_hand():
 
 def test_a_seen_goal_is_read_as_a_gap():
     norm = Norm(np.zeros(3), np.ones(3), np.array([7.0]), np.array([4.0]), np.array([2]))
-    obs, goal = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.array([[5.0], [6.0]])
+    obs, goal = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 2.0]]), np.array([[5.0], [2.0]])
     np.testing.assert_array_equal(features(norm, obs, goal)[:, :3], obs)
     np.testing.assert_array_equal(features(norm, obs, goal)[:, 3], [0.5, 0.0])  # (goal - obs) / 4
     far = features(norm._replace(seen=None), obs, goal)[:, 3]
-    np.testing.assert_array_equal(far, [-0.5, -0.25])  # from the middle of the goals' range
+    np.testing.assert_array_equal(far, [-0.5, -1.25])  # from the middle of the goals' range
+
+
+def test_what_was_never_seen_is_cut():
+    norm = Norm(np.zeros(2), np.ones(2), np.array([0.0]), np.array([0.5]), np.array([1]))
+    seen = features(norm, np.array([70.0, -3.0]), np.array([0.0]))
+    np.testing.assert_array_equal(seen, [5.0, -3.0, 5.0])
 
 
 def test_leaky_relu():

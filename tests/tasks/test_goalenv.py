@@ -22,7 +22,7 @@ from uvd.tasks.goalenv import batch_reward, goal_task, make_env
         ("PointPsh-v0", "nearest: PointPush-v0"),
         ("CartPole-v1", r"CartPole-v1 cannot be trained on: its actions are Discrete\(2\)"),
         ("no_such_module:Line-v0", "cannot import 'no_such_module'"),
-        ("envs:NoGoal-v0", "NoGoal-v0 does not play: NotImplementedError"),
+        ("envs:NoGoal-v0", "NoGoal-v0 does not play: TypeError"),
         ("envs:Wall-v0", r"its observation is a box of shape \(2, 2\), not a box of one dim"),
         ("envs:Torn-v0", "gives observations of other shapes than its observation_space says"),
         ("envs:Priceless-v0", "gives rewards that are not finite"),
