@@ -43,7 +43,7 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "vdi": Method("VDI (states)", "vdi", 40_000, 1.6, {}),
+    "vdi": Method("VDI (states)", "vdi", 16_000, 3.0, {}),
     "dac": Method("DAC", "dac", 40_000, 1.0, {}),
     "dac-states": Method("DAC (states)", "dac", 40_000, 1.0, {"reads": "state"}),
     "gail": Method("GAIL", "gail", 120_000, 0.1, {}, 8),
