@@ -317,7 +317,7 @@ def choose_goals(
 ) -> Goals:
     """Goals by `choice`, a share of them replaced by the intended ones."""
     key_goal, key_who = jax.random.split(key)
-    share = config.intended
+    share: jax.Array | float = config.intended
     if config.smoothing_half:
         early = config.intended_early - config.intended
         share += early * 0.5 ** (step / config.smoothing_half)
