@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from uvd.agents import get_algorithm
+from uvd.agents.discriminator import READS, REWARDS
 from uvd.agents.her import STRATEGIES
 from uvd.agents.td3 import HEADS, TD3Config
 from uvd.agents.uvd import COMBINE, GOALS
@@ -18,8 +19,8 @@ from uvd.errors import UserError, nearest
 
 # Table 1 of the paper. Where it is silent, as the paper's text or its authors' code has it.
 _PAPER_TD3 = {
-    "gamma": 0.98, "batch": 512, "hidden": (400, 400), "actor_lr": 2e-4, "critic_lr": 2e-4,
-    "tau": 0.01, "policy_delay": 2, "target_noise": 0.0, "action_penalty": 0.0,
+    "gamma": 0.98, "batch": 512, "hidden": (400, 400), "actor_hidden": (), "actor_lr": 2e-4,
+    "critic_lr": 2e-4, "tau": 0.01, "policy_delay": 2, "target_noise": 0.0, "action_penalty": 0.0,
     "critic_head": "tanh", "critic_start": 0.0, "noise": 0.1, "random": 0.0, "hold": 1,
     "capacity": 1_500_000, "updates_per_step": 1.0, "warmup": 1000, "warmup_random": False,
     "actor_start": 0, "goal_input": "absolute",
@@ -47,11 +48,53 @@ _EXPERT = {
 # range off, true futures are exact.
 _PRECISE = {"futures": 0.95, "smoothing_half": 4000}
 
+# Table 2 of the paper, HalfCheetah's column as it is printed. What it leaves open: as the code.
+_PAPER_VDI = {
+    **_PAPER_TD3,
+    "gamma": 0.995, "batch": 256, "hidden": (400, 400), "actor_hidden": (400, 300),
+    "actor_lr": 3e-4, "critic_lr": 3e-4, "tau": 0.005, "policy_delay": 1, "critic_head": "linear",
+    "noise": 0.3, "late_noise": 0.1, "late_updates": 25_000, "capacity": 1_500_000,
+    "short": 500_000, "updates_per_step": 0.1, "combine": "max", "horizon": 4, "average": True,
+    "smoothing": 0.1, "temporal_smoothing": 0.0, "weight_bound": 4.0, "bijectors": 5,
+    "flow_hidden": (400, 400), "flow_lr": 1e-4, "l2": 1e-5, "flow_delay": 8000, "early_delay": 0,
+    "early_updates": 0, "density_only": 8000, "actor_start": 9000,
+}  # fmt: skip
+# The same as its authors' code had it: what the locomotion results are made with.
+_CHEETAH = {
+    **_PAPER_VDI,
+    "critic_head": "huber", "goal_input": "relative", "flow_lr": 1e-5, "late_updates": 250_000,
+}  # fmt: skip
+_HUMANOID = {
+    **_CHEETAH,
+    "critic_lr": 1e-4, "noise": 0.1, "late_updates": 0, "flow_lr": 2e-5, "l2": 1e-6,
+    "temporal_smoothing": 0.98, "flow_delay": 50_000, "early_delay": 5000, "early_updates": 50_000,
+    "density_only": 5000, "actor_start": 8000,
+}  # fmt: skip
+
+# The rivals on MuJoCo's walkers, each with the settings its own authors used there, as far as they
+# apply: GAIL's in OpenAI's baselines (which the paper ran), with PPO in place of TRPO.
+_DAC_WALKERS = {
+    "gamma": 0.99, "batch": 100, "hidden": (400, 300), "actor_lr": 1e-3, "critic_lr": 1e-3,
+    "tau": 0.005, "policy_delay": 2, "target_noise": 0.2, "action_penalty": 0.0, "noise": 0.1,
+    "random": 0.0, "hold": 1, "capacity": 1_000_000, "updates_per_step": 1.0, "warmup": 10_000,
+    "warmup_random": True, "actor_start": 1000, "discriminator_hidden": (100, 100),
+}  # fmt: skip
+_GAIL_WALKERS = {
+    "gamma": 0.995, "gae": 0.97, "hidden": (100, 100), "actor_lr": 3e-4, "critic_lr": 1e-3,
+    "epochs": 5, "start_std": 1.0, "discriminator_hidden": (100, 100), "discriminator_lr": 3e-4,
+    "capacity": 100_000,
+}  # fmt: skip
+_BC_WALKERS = {"hidden": (400, 300), "actor_lr": 3e-4, "l2": 1e-5, "updates_per_step": 0.1}
+
 # `default` is the dataclass as it stands: what learns best here. `paper` is as literal as it gets.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "td3": {"default": {}, "paper": _PAPER_TD3, "expert": _EXPERT},
     "her": {"default": {}, "paper": {**_PAPER_TD3, "strategy": "future", "k": 4}},
     "uvd": {"default": {}, "paper": {**_PAPER_TD3, **_PAPER_UVD}, "precise": _PRECISE},
+    "vdi": {"default": {}, "paper": _PAPER_VDI, "cheetah": _CHEETAH, "humanoid": _HUMANOID},
+    "bc": {"default": {}, "walkers": _BC_WALKERS},
+    "dac": {"default": {}, "walkers": _DAC_WALKERS},
+    "gail": {"default": {}, "walkers": _GAIL_WALKERS},
 }
 
 _CHOICES = {
@@ -62,6 +105,8 @@ _CHOICES = {
     "td_goals": list(GOALS),
     "actor_goals": list(GOALS),
     "offsets": ["geometric", "uniform"],
+    "reads": list(READS),
+    "reward": list(REWARDS),
 }
 
 
@@ -185,82 +230,104 @@ def _require(ok: bool, message: str) -> None:
 def check(config: Any, run: RunSettings, horizon: int) -> None:
     """Refuses settings that cannot work, by name, before anything is written."""
     s = flatten(config)
-    td3: TD3Config = getattr(config, "td3", config)
-    _require(0 < s["gamma"] < 1, f"gamma = {s['gamma']} must lie between 0 and 1 (exclusive)")
+    gamma = s.get("gamma", 0.5)
+    _require(0 < gamma < 1, f"gamma = {gamma} must lie between 0 and 1 (exclusive)")
     for name in ("seeds", "steps", "envs", "eval_episodes"):
         _require(getattr(run, name) >= 1, f"{name} = {getattr(run, name)} must be at least 1")
     for name in ("eval_every", "first_seed", "save_seconds", "workers"):
         _require(getattr(run, name) >= 0, f"{name} = {getattr(run, name)} must not be negative")
     seconds = run.episode_seconds
     _require(seconds > 0, f"episode_seconds = {seconds} must be above 0")
-    positive = ("batch", "policy_delay", "hold", "capacity", "horizon", "short")
+    positive = (
+        "batch", "policy_delay", "hold", "capacity", "horizon", "short", "epochs",
+        "discriminator_steps", "weight_bound",
+    )  # fmt: skip
     for name in positive:
         _require(s.get(name, 1) >= 1, f"{name} = {s.get(name)} must be at least 1")
-    for name in ("actor_lr", "critic_lr", "flow_lr", "density_scale", "updates_per_step"):
+    above_zero = (
+        "actor_lr", "critic_lr", "flow_lr", "density_scale", "updates_per_step", "start_std",
+        "ratio_clip", "max_grad", "discriminator_lr", "reward_bound",
+    )  # fmt: skip
+    for name in above_zero:
         _require(s.get(name, 1) > 0, f"{name} = {s.get(name)} must be above 0")
     not_negative = (
         "target_noise", "action_penalty", "noise", "warmup", "actor_start", "smoothing",
         "smoothing_half", "smoothing_end", "bijectors", "flow_decay", "flow_delay", "k",
+        "l2", "early_delay", "early_updates", "density_only", "late_noise", "late_updates",
+        "gradient_penalty", "entropy",
     )  # fmt: skip
     for name in not_negative:
         _require(s.get(name, 0) >= 0, f"{name} = {s.get(name)} must not be negative")
-    for name in ("tau", "random", "intended", "intended_early", "futures", "temporal_smoothing"):
+    shares = (
+        "tau", "random", "intended", "intended_early", "futures", "temporal_smoothing", "gae",
+    )  # fmt: skip
+    for name in shares:
         _require(0 <= s.get(name, 0) <= 1, f"{name} = {s.get(name)} must lie in [0, 1]")
-    for name in ("hidden", "flow_hidden"):
+    for name in ("hidden", "actor_hidden", "flow_hidden", "discriminator_hidden"):
         _require(all(n >= 1 for n in s.get(name, ())), f"{name} = {s.get(name)}: layers need width")
     for name, choices in _CHOICES.items():
         if name in s and s[name] not in choices:
             raise nearest(str(s[name]), choices, name)
-    if td3.critic_head == "sigmoid":
-        _require("combine" in s, "critic_head = sigmoid is for values above 0, so for uvd only")
-    if td3.critic_head != "linear":
-        low = 1e-6 if td3.critic_head == "sigmoid" else -1 + 1e-6
+    head = s.get("critic_head", "linear")
+    if head == "sigmoid":
+        _require("combine" in s, "critic_head = sigmoid is for values above 0: for uvd and vdi")
+    if head in ("sigmoid", "tanh"):
+        low = 1e-6 if head == "sigmoid" else -1 + 1e-6
         _require(
-            low <= td3.critic_start <= 1 - 1e-6,
-            f"critic_start = {td3.critic_start} must lie inside the range of a {td3.critic_head}",
+            low <= s["critic_start"] <= 1 - 1e-6,
+            f"critic_start = {s['critic_start']} must lie inside the range of a {head}",
         )
     for name, value in s.items():
         ok = not isinstance(value, float) or math.isfinite(value)
         _require(ok, f"{name} = {value} must be finite")
     _require(run.first_seed + run.seeds < 2**31, f"first_seed = {run.first_seed} is too large")
+    capacity = shared(config).capacity
     _require(
-        td3.capacity >= horizon * run.envs,
-        f"capacity = {td3.capacity} holds no {run.envs} episodes of {horizon} steps",
+        capacity >= horizon * run.envs,
+        f"capacity = {capacity} holds no {run.envs} episodes of {horizon} steps",
     )
-    if "short" in s:
+    if "combine" in s:
+        _check_densities(s, horizon)
+    if "updates_per_step" in s:
+        updates = run.envs * horizon * s["updates_per_step"]
         _require(
-            not s["temporal_smoothing"] or s["combine"].startswith("max"),
-            f"temporal_smoothing has no meaning for combine = {s['combine']}, only for a max",
+            abs(updates - round(updates)) < 1e-6 and updates >= 1,
+            f"updates_per_step = {s['updates_per_step']} gives {updates:g} updates for {run.envs} "
+            f"episodes of {horizon} steps; it must be a whole number of at least 1",
         )
-        _require(
-            s["smoothing"] > 0 or s["bijectors"] > 0, "without smoothing, bijectors must be given"
-        )
+
+
+def _check_densities(s: dict[str, Any], horizon: int) -> None:
+    """What the densities of uvd and vdi ask of each other and of the task."""
+    _require(
+        not s["temporal_smoothing"] or s["combine"].startswith("max"),
+        f"temporal_smoothing has no meaning for combine = {s['combine']}, only for a max",
+    )
+    _require(s["smoothing"] > 0 or s["bijectors"] > 0, "without smoothing, bijectors must be given")
+    _require(s["bijectors"] <= 40, f"bijectors = {s['bijectors']}: more than 40 overflow")
+    _require(
+        s["short"] <= s["capacity"],
+        f"short = {s['short']} is larger than the long memory (capacity = {s['capacity']})",
+    )
+    _require(
+        s["horizon"] <= horizon,
+        f"horizon = {s['horizon']} is longer than the task's episodes of {horizon} steps",
+    )
+    _require(
+        s["horizon"] <= s["short"], f"horizon = {s['horizon']} is longer than short = {s['short']}"
+    )
+    _require(
+        s["combine"] != "sum" or s["horizon"] == 1,
+        f"combine = sum adds the density of one step, not of horizon = {s['horizon']}: take "
+        "horizon = 1, or a max",
+    )
+    if "td_goals" in s:
         _require(
             s["smoothing"] > 0 or "balanced" not in (s["td_goals"], s["actor_goals"]),
             "balanced goals need smoothing above 0: they compare densities",
         )
         _require(s["futures"] < 1, f"futures = {s['futures']} must be below 1")
-        _require(s["bijectors"] <= 40, f"bijectors = {s['bijectors']}: more than 40 overflow")
-        _require(
-            s["short"] <= td3.capacity,
-            f"short = {s['short']} is larger than the long memory (capacity = {td3.capacity})",
-        )
-        _require(
-            s["horizon"] <= horizon,
-            f"horizon = {s['horizon']} is longer than the task's episodes of {horizon} steps",
-        )
-        _require(
-            s["horizon"] <= s["short"],
-            f"horizon = {s['horizon']} is longer than short = {s['short']}",
-        )
-        _require(
-            s["combine"] != "sum" or s["horizon"] == 1,
-            f"combine = sum adds the density of one step, not of horizon = {s['horizon']}: take "
-            "horizon = 1, or a max",
-        )
-    updates = run.envs * horizon * td3.updates_per_step
-    _require(
-        abs(updates - round(updates)) < 1e-6 and updates >= 1,
-        f"updates_per_step = {td3.updates_per_step} gives {updates:g} updates for {run.envs} "
-        f"episodes of {horizon} steps; it must be a whole number of at least 1",
-    )
+    else:
+        _require(s["combine"] != "reward", "combine = reward is for goals, so for uvd only")
+        _require(s["bijectors"] >= 1, "bijectors = 0 must be at least 1")
+        _require(s["flow_delay"] >= 1, "flow_delay = 0 must be at least 1: weights follow copies")

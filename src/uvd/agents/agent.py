@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from uvd.core.policy import Norm, Policy
 from uvd.core.replay import Ring
-from uvd.errors import nearest
+from uvd.errors import UserError, nearest
 
 State = Any
 Metrics = dict[str, jax.Array]
@@ -55,6 +56,13 @@ class Spec:
             return -math.inf, math.inf
         low, high = self.reward_range
         return min(low, 0.0) / (1 - gamma), max(high, 0.0) / (1 - gamma)
+
+
+def demonstrations(spec: Spec) -> Demos:
+    """What is to be imitated, as device arrays."""
+    if spec.demos is None or not len(spec.demos.obs):
+        raise UserError("there is nothing to imitate: give demonstrations (--demos)")
+    return Demos(*(None if x is None else jnp.asarray(x, jnp.float32) for x in spec.demos))
 
 
 class Agent(NamedTuple):

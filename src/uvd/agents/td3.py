@@ -34,6 +34,8 @@ class TD3Config:
     """Transitions in an update."""
     hidden: tuple[int, ...] = (128, 128)
     """Hidden layers of actor and critics."""
+    actor_hidden: tuple[int, ...] = ()
+    """Hidden layers of the actor where they are others (none: as `hidden`)."""
     actor_lr: float = 1e-3
     """Adam's learning rate of the actor."""
     critic_lr: float = 2e-3
@@ -47,7 +49,8 @@ class TD3Config:
     action_penalty: float = 0.3
     """Weight of mean a² in the actor's loss, against saturation."""
     critic_head: str = "tanh"
-    """Output of the critic: linear, tanh (bounded, squared loss) or sigmoid (bounded, log loss)."""
+    """Output of the critic: linear, huber (a tenth of it, Huber's loss), tanh (bounded, squared
+    loss) or sigmoid (bounded, log loss)."""
     critic_start: float = 0.0
     """Value at which the critics start, as a share of their bound (sigmoid: in (0, 1))."""
     goal_input: str = "relative"
@@ -87,6 +90,14 @@ def _linear(bound: jax.Array | float, start: float) -> Head:
     return _squared(lambda x: x, start * bound)
 
 
+def _huber(bound: jax.Array | float, start: float) -> Head:
+    """A tenth of the output, fitted by Huber's loss: VDI's critic in its authors' code."""
+    return Head(
+        lambda x: x / 10, lambda x, y: optax.huber_loss(x / 10, y), lambda x: x / 10,
+        10 * start * bound,
+    )  # fmt: skip
+
+
 def _tanh(bound: jax.Array | float, start: float) -> Head:
     return _squared(lambda x: bound * jnp.tanh(x), jnp.arctanh(start))
 
@@ -108,6 +119,7 @@ def _sigmoid(bound: jax.Array | float, start: float) -> Head:
 
 HEADS: dict[str, Callable[[jax.Array | float, float], Head]] = {
     "linear": _linear,
+    "huber": _huber,
     "tanh": _tanh,
     "sigmoid": _sigmoid,
 }
@@ -127,14 +139,28 @@ class TD3State(NamedTuple):
 
 # (state, batch, goals, key) -> (target, metrics)
 TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array], tuple[jax.Array, Metrics]]
+# (actor, norm, obs, goal) -> action
+ActFn = Callable[[MLP, Norm, jax.Array, jax.Array], jax.Array]
 
 
-def init_td3(config: TD3Config, head: Head, spec: Spec, key: jax.Array) -> TD3State:
-    """Fresh networks, the slow copies equal to them, the critics near their starting value."""
+def act_for_goal(actor: MLP, norm: Norm, obs: jax.Array, goal: jax.Array) -> jax.Array:
+    """mu(s; g): the actor pursues the goal that the critic is asked for."""
+    return act(Policy(actor, norm), obs, goal)
+
+
+def init_td3(
+    config: TD3Config, head: Head, spec: Spec, key: jax.Array, actor_goal_dim: int | None = None
+) -> TD3State:
+    """Fresh networks, the slow copies equal to them, the critics near their starting value.
+
+    The actor reads as much of a goal as the critic, or `actor_goal_dim` numbers.
+    """
     key_actor, key_critic = jax.random.split(key)
     norm = spec.norm if config.goal_input == "relative" else spec.norm._replace(seen=None)
     inputs = spec.obs_dim + spec.goal_dim
-    actor = init_mlp(key_actor, (inputs, *config.hidden, spec.action_dim), 0.1)
+    actor_inputs = spec.obs_dim + (spec.goal_dim if actor_goal_dim is None else actor_goal_dim)
+    actor_hidden = config.actor_hidden or config.hidden
+    actor = init_mlp(key_actor, (actor_inputs, *actor_hidden, spec.action_dim), 0.1)
     critic = init_twin(key_critic, (inputs + spec.action_dim, *config.hidden, 1), 0.1, head.start)
     return TD3State(
         actor,
@@ -155,10 +181,16 @@ def critic_outputs(
 
 
 def next_value(
-    config: TD3Config, head: Head, state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array
+    config: TD3Config,
+    head: Head,
+    state: TD3State,
+    batch: Batch,
+    goal: jax.Array,
+    key: jax.Array,
+    mu: ActFn = act_for_goal,
 ) -> tuple[jax.Array, jax.Array]:
     """min over the twins of Q'(s', mu'(s'; g); g), zero after a terminal step; and that action."""
-    action = act(Policy(state.actor_target, state.norm), batch.next_obs, goal)
+    action = mu(state.actor_target, state.norm, batch.next_obs, goal)
     if config.target_noise:
         noise = config.target_noise * jax.random.normal(key, action.shape)
         action = jnp.clip(action + jnp.clip(noise, -0.5, 0.5), -1, 1)
@@ -191,7 +223,12 @@ def critic_step(
 
 
 def actor_step(
-    config: TD3Config, head: Head, state: TD3State, obs: jax.Array, goal: jax.Array
+    config: TD3Config,
+    head: Head,
+    state: TD3State,
+    obs: jax.Array,
+    goal: jax.Array,
+    mu: ActFn = act_for_goal,
 ) -> TD3State:
     """One step up the deterministic policy gradient, then the slow copies follow.
 
@@ -200,7 +237,7 @@ def actor_step(
     first = jax.tree.map(lambda x: x[:1], state.critic)
 
     def actor_loss(actor: MLP) -> jax.Array:
-        action = act(Policy(actor, state.norm), obs, goal)
+        action = mu(actor, state.norm, obs, goal)
         value = head.utility(critic_outputs(first, state.norm, obs, goal, action)[0])
         return -value.mean() + config.action_penalty * (action**2).mean()
 
@@ -226,6 +263,7 @@ def learn(
     actor_goal: Callable[[], jax.Array],
     key: jax.Array,
     step: jax.Array,
+    mu: ActFn = act_for_goal,
 ) -> tuple[TD3State, Metrics]:
     """A critic step and, every `policy_delay`-th time, an actor step on the same observations."""
     state, metrics = critic_step(config, head, state, batch, goal, weight, target_fn, key)
@@ -233,7 +271,7 @@ def learn(
         (step % config.policy_delay == 0),
         lambda s: jax.lax.cond(
             step >= config.actor_start,
-            lambda s: actor_step(config, head, s, batch.obs, actor_goal()),
+            lambda s: actor_step(config, head, s, batch.obs, actor_goal(), mu),
             lambda s: s._replace(critic_target=polyak(s.critic_target, s.critic, config.tau)),
             s,
         ),

@@ -47,10 +47,14 @@ class Job:
     settings: dict[str, Any] = field(default_factory=dict)
     """The algorithm's settings that are not its preset's."""
     preset: str = "default"
+    demos: dict[str, Any] = field(default_factory=dict)
+    """What an imitator is shown: `DemoSettings` by name."""
 
     def config(self) -> dict[str, Any]:
         """The configuration that its folder must have."""
-        return make_config(self.algorithm, self.task, self.preset, self.run, self.settings, {})
+        return make_config(
+            self.algorithm, self.task, self.preset, self.run, self.settings, {}, self.demos
+        )
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:

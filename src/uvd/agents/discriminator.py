@@ -1,0 +1,143 @@
+"""The discriminator of GAIL and DAC: which pairs are the expert's, and the reward that follows.
+
+Trained by log loss on as many pairs of the expert as of the agent, its logit tends to the logarithm
+of the ratio of their densities. What it reads: observation and action, observation and next
+observation, or the observation alone where demonstrations have no actions.
+
+An episode that ends leads to an absorbing state, in which the agent stays (section 4.2 of
+"Discriminator-Actor-Critic", Kostrikov et al. 2018). It is one more input, all other inputs zero.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from uvd.agents.agent import Metrics, Spec, demonstrations
+from uvd.core.nets import init_mlp
+from uvd.core.policy import MLP, Norm, mlp
+from uvd.core.replay import Batch
+from uvd.errors import UserError
+
+
+@dataclass(frozen=True)
+class DiscriminatorConfig:
+    """Settings of the discriminator and of the reward that it gives."""
+
+    reads: str = "auto"
+    """What is told apart: action (s, a), next (s, s'), state (s); auto: action where demonstrations
+    have them, else state."""
+    reward: str = "logit"
+    """Reward: logit (log D - log(1 - D)), softplus (-log(1 - D)) or log (log D)."""
+    reward_bound: float = 10.0
+    """Rewards are clipped to this size."""
+    discriminator_hidden: tuple[int, ...] = (64, 64)
+    """Hidden layers of the discriminator."""
+    discriminator_lr: float = 1e-3
+    """Adam's learning rate of the discriminator."""
+    gradient_penalty: float = 10.0
+    """Weight of (|gradient of the logit| - 1)² between pairs of the expert and the agent."""
+
+
+REWARDS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "logit": lambda x: x,
+    "softplus": jax.nn.softplus,
+    "log": jax.nn.log_sigmoid,
+}
+READS = ("auto", "action", "next", "state")
+
+
+class DiscriminatorState(NamedTuple):
+    """The net and its optimiser."""
+
+    net: MLP
+    net_opt: optax.OptState
+
+
+class Discriminator(NamedTuple):
+    """The discriminator's functions, over the inputs that `read` makes."""
+
+    init: Callable[[jax.Array], DiscriminatorState]
+    read: Callable[[Norm, jax.Array, jax.Array | None, jax.Array | None], jax.Array]
+    step: Callable[..., tuple[DiscriminatorState, Metrics]]
+    reward: Callable[[MLP, jax.Array], jax.Array]  # (net, inputs)
+    absorbing: jax.Array  # the absorbing state's inputs
+
+
+def logits(net: MLP, x: jax.Array) -> jax.Array:
+    """log D - log(1 - D) of inputs."""
+    return mlp(net, x)[..., 0]
+
+
+def make_discriminator(config: DiscriminatorConfig, spec: Spec) -> Discriminator:
+    """The discriminator between the demonstrations' pairs and an agent's."""
+    demos = demonstrations(spec)
+    what = config.reads
+    if what == "auto":
+        what = "state" if demos.action is None else "action"
+    width = {"action": spec.action_dim, "next": spec.obs_dim, "state": 0}[what]
+    if what == "action" and demos.action is None:
+        raise UserError("reads = action: the demonstrations have no actions")
+    if what == "next" and demos.next_obs is None:
+        raise UserError("reads = next: the demonstrations do not say what came next")
+    inputs = spec.obs_dim + width + 1
+    absorbing = jnp.zeros(inputs).at[-1].set(1.0)
+    optimiser = optax.adam(config.discriminator_lr)
+
+    def init(key: jax.Array) -> DiscriminatorState:
+        net = init_mlp(key, (inputs, *config.discriminator_hidden, 1), 0.1)
+        return DiscriminatorState(net, optimiser.init(net))
+
+    def read(norm, obs, action, next_obs):
+        parts = [(obs - norm.obs_shift) / norm.obs_scale]
+        if what == "action":
+            parts.append(jnp.clip(action, -1, 1))
+        elif what == "next":
+            parts.append((next_obs - norm.obs_shift) / norm.obs_scale)
+        return jnp.concatenate([*parts, jnp.zeros((*obs.shape[:-1], 1))], -1)
+
+    def step(
+        state: DiscriminatorState, norm: Norm, batch: Batch, ends: jax.Array, key: jax.Array
+    ) -> tuple[DiscriminatorState, Metrics]:
+        """One step on the agent's transitions and as many pairs of the expert.
+
+        Where `ends` is true the transition is followed by one of the absorbing state, so that a
+        memory of transitions counts as if it held those too.
+        """
+        key_expert, key_mix = jax.random.split(key)
+        n = len(batch.obs)
+        pick = jax.random.randint(key_expert, (n,), 0, len(demos.obs))
+        expert = read(norm, *(None if x is None else x[pick] for x in demos))
+        agent = read(norm, batch.obs, batch.action, batch.next_obs)
+        mix = jax.random.uniform(key_mix, (n, 1))
+        between = mix * expert + (1 - mix) * agent
+
+        def discriminator_loss(net: MLP) -> tuple[jax.Array, Metrics]:
+            on_expert, on_agent = logits(net, expert), logits(net, agent)
+            after_end = jax.nn.softplus(logits(net, absorbing)) * ends.sum()
+            agent_loss = (jax.nn.softplus(on_agent).sum() + after_end) / (n + ends.sum())
+            slope = jax.vmap(jax.grad(logits, 1), (None, 0))(net, between)
+            size = jnp.sqrt((slope**2).sum(-1) + 1e-12)
+            penalty = ((size - 1) ** 2).mean()
+            loss = jax.nn.softplus(-on_expert).mean() + agent_loss
+            right = ((on_expert > 0).mean() + (on_agent <= 0).mean()) / 2
+            return loss + config.gradient_penalty * penalty, {
+                "discriminator/loss": loss,
+                "discriminator/penalty": penalty,
+                "discriminator/right": right,
+                "discriminator/logit_expert": on_expert.mean(),
+                "discriminator/logit_agent": on_agent.mean(),
+            }
+
+        grads, metrics = jax.grad(discriminator_loss, has_aux=True)(state.net)
+        updates, opt = optimiser.update(grads, state.net_opt)
+        return DiscriminatorState(optax.apply_updates(state.net, updates), opt), metrics
+
+    def reward(net: MLP, x: jax.Array) -> jax.Array:
+        bound = config.reward_bound
+        return jnp.clip(REWARDS[config.reward](logits(net, x)), -bound, bound)
+
+    return Discriminator(init, read, step, reward, absorbing)

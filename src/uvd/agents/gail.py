@@ -1,0 +1,258 @@
+"""Generative adversarial imitation (Ho & Ermon 2016) with PPO (Schulman et al. 2017), on-policy.
+
+One update a cycle: it reads the episodes that the current policy has just played, trains the
+discriminator on them, takes the discriminator's rewards, estimates advantages (GAE) and makes some
+epochs of PPO over minibatches. The policy is Gaussian around the actor's output.
+
+After the step that ends an episode nothing more is earned, as in the original: with its positive
+reward that is a bias against ending, which DAC's absorbing state removes.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec
+from uvd.agents.discriminator import DiscriminatorConfig, DiscriminatorState, make_discriminator
+from uvd.core.nets import init_mlp
+from uvd.core.policy import MLP, Norm, Policy, act, features, mlp
+from uvd.core.replay import Batch, Ring, fetch
+from uvd.errors import UserError
+
+
+@dataclass(frozen=True)
+class GAILConfig:
+    """The discriminator's settings and PPO's."""
+
+    discriminator: DiscriminatorConfig = field(
+        default_factory=lambda: DiscriminatorConfig(reward="softplus")
+    )
+    discriminator_steps: int = 20
+    """Steps of the discriminator in a cycle."""
+    gamma: float = 0.98
+    """Discount."""
+    gae: float = 0.95
+    """lambda of the advantages: 0 is one step of TD, 1 the whole episode."""
+    epochs: int = 10
+    """Passes over the cycle's transitions."""
+    batch: int = 256
+    """Transitions in a minibatch (and pairs in a step of the discriminator)."""
+    ratio_clip: float = 0.2
+    """How far the ratio of new to old probabilities counts."""
+    entropy: float = 0.0
+    """Weight of the policy's entropy."""
+    start_std: float = 0.5
+    """Standard deviation of the policy at the start."""
+    max_grad: float = 0.5
+    """Gradients longer than this are shortened to it."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Hidden layers of actor and value."""
+    actor_lr: float = 1e-3
+    """Adam's learning rate of the policy."""
+    critic_lr: float = 1e-3
+    """Adam's learning rate of the value."""
+    capacity: int = 100_000
+    """Transitions in memory; only the newest cycle is read."""
+
+
+class PPOState(NamedTuple):
+    """Policy and value with their optimisers, and the feature ranges they read through."""
+
+    actor: MLP
+    log_std: jax.Array
+    critic: MLP
+    actor_opt: optax.OptState
+    critic_opt: optax.OptState
+    norm: Norm
+
+
+class GAILState(NamedTuple):
+    """PPO's state and the discriminator's."""
+
+    ppo: PPOState
+    discriminator: DiscriminatorState
+
+
+class Rollout(NamedTuple):
+    """What an epoch of PPO reads of each transition."""
+
+    obs: jax.Array
+    goal: jax.Array
+    action: jax.Array
+    log_prob: jax.Array  # of the action, when it was drawn
+    advantage: jax.Array
+    ret: jax.Array  # what the value is fitted to
+
+
+def optimiser(lr: float, config: GAILConfig) -> optax.GradientTransformation:
+    """Adam on gradients of bounded length."""
+    return optax.chain(optax.clip_by_global_norm(config.max_grad), optax.adam(lr))
+
+
+def init_ppo(config: GAILConfig, spec: Spec, key: jax.Array) -> PPOState:
+    """A fresh policy and value."""
+    key_actor, key_critic = jax.random.split(key)
+    inputs = spec.obs_dim + spec.goal_dim
+    actor = init_mlp(key_actor, (inputs, *config.hidden, spec.action_dim), 0.1)
+    critic = init_mlp(key_critic, (inputs, *config.hidden, 1), 0.1, 0.0)
+    log_std = jnp.full((spec.action_dim,), math.log(config.start_std), jnp.float32)
+    return PPOState(
+        actor, log_std, critic,
+        optimiser(config.actor_lr, config).init((actor, log_std)),
+        optimiser(config.critic_lr, config).init(critic),
+        jax.tree.map(jnp.asarray, spec.norm),
+    )  # fmt: skip
+
+
+def value_of(critic: MLP, norm: Norm, obs: jax.Array, goal: jax.Array) -> jax.Array:
+    """V(s)."""
+    return mlp(critic, features(norm, obs, goal))[..., 0]
+
+
+def log_prob(mean: jax.Array, log_std: jax.Array, action: jax.Array) -> jax.Array:
+    """Of an action under the Gaussian policy, as it was drawn: before the task clips it."""
+    z = (action - mean) / jnp.exp(log_std)
+    return (-0.5 * z**2 - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+def advantages(
+    reward: jax.Array,
+    value: jax.Array,
+    next_value: jax.Array,
+    terminated: jax.Array,
+    last: jax.Array,
+    gamma: float,
+    lam: float,
+) -> jax.Array:
+    """GAE over transitions in the order they were played; `last` marks the end of each episode.
+
+    A terminal step has no value after it; a time limit has, but no advantage is carried over it.
+    """
+    delta = reward + gamma * next_value * ~terminated - value
+
+    def back(carry: jax.Array, xs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        delta, last = xs
+        here = delta + gamma * lam * carry * ~last
+        return here, here
+
+    return jax.lax.scan(back, jnp.zeros(()), (delta, last), reverse=True)[1]
+
+
+def ppo_step(config: GAILConfig, state: PPOState, rows: Rollout) -> tuple[PPOState, Metrics]:
+    """One step of policy and value on a minibatch."""
+    advantage = (rows.advantage - rows.advantage.mean()) / (rows.advantage.std() + 1e-8)
+
+    def actor_loss(params: tuple[MLP, jax.Array]) -> tuple[jax.Array, Metrics]:
+        actor, log_std = params
+        mean = act(Policy(actor, state.norm), rows.obs, rows.goal)
+        log_ratio = log_prob(mean, log_std, rows.action) - rows.log_prob
+        ratio = jnp.exp(jnp.clip(log_ratio, -20, 20))
+        clipped = jnp.clip(ratio, 1 - config.ratio_clip, 1 + config.ratio_clip)
+        gain = jnp.minimum(ratio * advantage, clipped * advantage).mean()
+        return -gain - config.entropy * log_std.sum(), {
+            "actor/abs_action": abs(mean).mean(),
+            "actor/kl": (ratio - 1 - log_ratio).mean(),
+            "actor/clipped": (abs(ratio - 1) > config.ratio_clip).mean(),
+        }
+
+    def critic_loss(critic: MLP) -> tuple[jax.Array, jax.Array]:
+        value = value_of(critic, state.norm, rows.obs, rows.goal)
+        return ((value - rows.ret) ** 2).mean(), value.mean()
+
+    params = (state.actor, state.log_std)
+    grads, metrics = jax.grad(actor_loss, has_aux=True)(params)
+    updates, actor_opt = optimiser(config.actor_lr, config).update(grads, state.actor_opt)
+    actor, log_std = optax.apply_updates(params, updates)
+    (loss, value), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
+    updates, critic_opt = optimiser(config.critic_lr, config).update(grads, state.critic_opt)
+    critic = optax.apply_updates(state.critic, updates)
+    state = PPOState(actor, log_std, critic, actor_opt, critic_opt, state.norm)
+    return state, {
+        **metrics, "critic/loss": loss, "critic/q": value, "critic/target": rows.ret.mean(),
+        "actor/std": jnp.exp(log_std).mean(),
+    }  # fmt: skip
+
+
+def ppo_epochs(
+    config: GAILConfig, state: PPOState, rows: Rollout, key: jax.Array
+) -> tuple[PPOState, Metrics]:
+    """Epochs of minibatches, each over all transitions in an order of its own."""
+    n = len(rows.obs)
+    size = min(config.batch, n)
+
+    def epoch(state: PPOState, key: jax.Array) -> tuple[PPOState, Metrics]:
+        order = jax.random.permutation(key, n)[: n // size * size].reshape(-1, size)
+        pick = lambda s, i: ppo_step(config, s, jax.tree.map(lambda x: x[i], rows))  # noqa: E731
+        return jax.lax.scan(pick, state, order)
+
+    state, metrics = jax.lax.scan(epoch, state, jax.random.split(key, config.epochs))
+    return state, jax.tree.map(jnp.mean, metrics)
+
+
+def make_rollout(
+    config: GAILConfig, state: PPOState, batch: Batch, reward: jax.Array, last: jax.Array
+) -> Rollout:
+    """Advantages and old probabilities of transitions in the order they were played.
+
+    Rewards count (1 - gamma) times, so that values are means and not sums of them.
+    """
+    value = value_of(state.critic, state.norm, batch.obs, batch.goal)
+    after = value_of(state.critic, state.norm, batch.next_obs, batch.goal)
+    reward = (1 - config.gamma) * reward
+    advantage = advantages(reward, value, after, batch.terminated, last, config.gamma, config.gae)
+    mean = act(Policy(state.actor, state.norm), batch.obs, batch.goal)
+    old = log_prob(mean, state.log_std, batch.action)
+    return Rollout(batch.obs, batch.goal, batch.action, old, advantage, advantage + value)
+
+
+def newest(ring: Ring, n: int) -> jax.Array:
+    """The rows of the n newest transitions, in the order they were played."""
+    number = jnp.maximum(ring.last - n, ring.first) + jnp.arange(n)
+    return ring.order[jnp.minimum(number, ring.last - 1) % len(ring.order)]
+
+
+def make_gail(config: GAILConfig, spec: Spec) -> Agent:
+    """GAIL, its settings bound."""
+    discriminator = make_discriminator(config.discriminator, spec)
+    if not spec.cycle:
+        raise UserError("gail learns from whole cycles and was not told how long they are")
+
+    def init(key: jax.Array, spec: Spec) -> GAILState:
+        key_ppo, key_discriminator = jax.random.split(key)
+        return GAILState(init_ppo(config, spec, key_ppo), discriminator.init(key_discriminator))
+
+    def update(state: GAILState, ring: Ring, key: jax.Array, step: jax.Array):
+        key_judge, key_ppo = jax.random.split(key)
+        row = newest(ring, spec.cycle)
+        ppo, norm = state.ppo, state.ppo.norm
+        size = min(config.batch, spec.cycle)
+
+        def judge(state: DiscriminatorState, key: jax.Array):
+            key_rows, key_step = jax.random.split(key)
+            seen = fetch(ring, row[jax.random.randint(key_rows, (size,), 0, len(row))])
+            return discriminator.step(state, norm, seen, jnp.zeros(size), key_step)
+
+        keys = jax.random.split(key_judge, config.discriminator_steps)
+        judging, judged = jax.lax.scan(judge, state.discriminator, keys)
+        batch = fetch(ring, row)
+        x = discriminator.read(norm, batch.obs, batch.action, batch.next_obs)
+        reward = discriminator.reward(judging.net, x)
+        rows = make_rollout(config, ppo, batch, reward, ring.steps_left[row] == 1)
+        ppo, metrics = ppo_epochs(config, ppo, rows, key_ppo)
+        metrics = {**jax.tree.map(jnp.mean, judged), "critic/reward": reward.mean(), **metrics}
+        return GAILState(ppo, judging), metrics
+
+    return Agent(init, update, lambda s: Policy(s.ppo.actor, s.ppo.norm, s.ppo.log_std))
+
+
+ALGORITHMS["gail"] = Algorithm(
+    "adversarial imitation with PPO, on-policy (GAIL)",
+    GAILConfig,
+    make_gail,
+    learns_from="demos",
+    on_policy=True,
+)

@@ -1,0 +1,317 @@
+"""Value density imitation (Algorithm 2, section 5, appendices A and B).
+
+The agent learns to visit the states that an expert visited, from the states alone. Demonstration
+states are goals: F(t | s, a) is the density of states a few steps after (s, a), trained by maximum
+likelihood on the agent's own experience, and Q(s, a; t) carries it further by TD. The policy mu(s)
+pursues no single one of them: it ascends Q over demonstration states that are drawn the more often
+the less the agent visits them (Eq. 7: the gradient of log d(t) is that of Q(.; t), over d(t)).
+
+Both densities are over the observation's live columns in normalised units, F relative to the
+present. With averaged logits they stand for their N-th roots, and so does Q.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec, demonstrations
+from uvd.agents.td3 import HEADS, Head, TargetFn, TD3Config, TD3State, init_td3, learn, next_value
+from uvd.agents.uvd import COMBINE, Signals
+from uvd.core import replay
+from uvd.core.flows import Params, make_flow
+from uvd.core.policy import MLP, Norm, Policy, act
+from uvd.core.replay import Batch, Ring
+
+
+@dataclass(frozen=True)
+class VDIConfig:
+    """TD3's settings, the densities', and how demonstrations are weighed.
+
+    The defaults suit tasks of the built-in size; the presets `cheetah` and `humanoid` carry the
+    paper's Table 2 as its authors' code has it, `paper` as it is printed.
+    """
+
+    td3: TD3Config = field(
+        default_factory=lambda: TD3Config(critic_head="huber", action_penalty=0.01, actor_start=500)
+    )
+    combine: str = "max"
+    """How density and TD meet in the target: max (Algorithm 2), max-next, max-paper, sum."""
+    horizon: int = 4
+    """T: how many steps ahead the density looks; TD carries its value further."""
+    average: bool = True
+    """Average the logits over the dimensions (appendix B): densities and Q become N-th roots, and
+    offsets are drawn with gamma^N."""
+    smoothing: float = 0.1
+    """Spatial smoothing: Gaussian noise on the densities' samples, in normalised units."""
+    temporal_smoothing: float = 0.0
+    """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
+    weight_bound: float = 4.0
+    """A demonstration state is drawn with weight mean d / d(t), at most this."""
+    bijectors: int = 5
+    """Couplings of both flows: a resolution, the narrowest width is exp(-bijectors / 2)."""
+    flow_hidden: tuple[int, ...] = (64, 64)
+    """Hidden layers of each coupling's net."""
+    flow_lr: float = 1e-3
+    """Adam's learning rate of the densities."""
+    l2: float = 1e-5
+    """L2 regularisation of the densities."""
+    flow_delay: int = 500
+    """Updates between hard copies of the densities, at which demonstrations are weighed anew."""
+    early_delay: int = 0
+    """The same during the first `early_updates` (0: as later)."""
+    early_updates: int = 0
+    """Updates for which `early_delay` holds."""
+    density_only: int = 500
+    """Updates for which only the densities learn; `actor_start` counts from the same zero."""
+    late_noise: float = 0.1
+    """Exploration noise after `late_updates`; `noise` holds before."""
+    late_updates: int = 0
+    """Updates after which `late_noise` holds (0: never)."""
+    short: int = 50_000
+    """Newest transitions that train the densities: the short replay memory."""
+
+
+class VDIState(NamedTuple):
+    """TD3's state, both densities with their delayed copies and optimiser, and what hangs on them.
+
+    `td3.norm` is the critic's: its goal is a demonstration state's live columns.
+    """
+
+    td3: TD3State
+    flows: "Flows"
+    flows_target: "Flows"
+    flows_opt: optax.OptState
+    log_d: jax.Array  # [demonstration states], as of the last copy
+    noise: jax.Array  # of exploration, as of the last update
+
+
+class Flows(NamedTuple):
+    """Parameters of both densities."""
+
+    future: Params  # F(t | s, a)
+    state: Params  # d(s)
+
+
+class Densities(NamedTuple):
+    """Both densities, seen from the algorithm: whole observations in the task's own units."""
+
+    init: Callable[[jax.Array], Flows]
+    log_f: Callable[..., jax.Array]  # (params, norm, obs, action, target, noise)
+    log_d: Callable[..., jax.Array]  # (params, norm, obs, noise)
+    dim: int
+    root: int  # N where logits are averaged, or 1
+    bound: float  # no target exceeds this: the flow's bound or the smoothing kernel's peak
+
+
+def goal_norm(spec: Spec) -> Norm:
+    """Feature ranges under which the live columns of a state are a goal."""
+    live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
+    norm = spec.norm
+    return norm._replace(
+        goal_shift=np.asarray(norm.obs_shift)[live],
+        goal_scale=np.asarray(norm.obs_scale)[live],
+        seen=live,
+    )
+
+
+def act_freely(actor: MLP, norm: Norm, obs: jax.Array, goal: jax.Array) -> jax.Array:
+    """mu(s): whatever the critic is asked for, the actor pursues no goal."""
+    return act(free_policy(actor, norm), obs, goal[..., :0])
+
+
+def free_policy(actor: MLP, norm: Norm) -> Policy:
+    """The policy of a task without goals, for a norm that has some."""
+    none = norm.goal_shift[..., :0]
+    return Policy(actor, norm._replace(goal_shift=none, goal_scale=none, seen=None))
+
+
+def make_densities(config: VDIConfig, spec: Spec) -> Densities:
+    """F(t | s, a) over what changes until then, and d(s)."""
+    live = jnp.array(spec.live_obs or range(spec.obs_dim))
+    dim = len(live)
+    future = make_flow(dim, spec.obs_dim + spec.action_dim, config.bijectors, config.flow_hidden)
+    state = make_flow(dim, 0, config.bijectors, config.flow_hidden, order_seed=1)
+    root = dim if config.average else 1
+    peak = -dim * math.log(config.smoothing * math.sqrt(2 * math.pi)) if config.smoothing else 1e9
+    bound = math.exp(min(future.log_bound, peak) / root)
+
+    def init(key: jax.Array) -> Flows:
+        key_future, key_state = jax.random.split(key)
+        return Flows(future.init(key_future), state.init(key_state))
+
+    def log_f(params, norm, obs, action, target, noise=0.0):
+        x = (target - obs)[..., live] / norm.obs_scale[live] + noise
+        context = jnp.concatenate([(obs - norm.obs_shift) / norm.obs_scale, action], -1)
+        return jax.vmap(future.log_prob, (None, 0, 0))(params, x, context) / root
+
+    def log_d(params, norm, obs, noise=0.0):
+        x = ((obs - norm.obs_shift) / norm.obs_scale)[..., live] + noise
+        return jax.vmap(state.log_prob, (None, 0, None))(params, x, jnp.zeros(0)) / root
+
+    return Densities(init, log_f, log_d, dim, root, bound)
+
+
+def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
+    """Adam on the likelihood plus an L2 penalty."""
+    return optax.chain(optax.add_decayed_weights(config.l2), optax.adam(config.flow_lr))
+
+
+def density_step(
+    config: VDIConfig, densities: Densities, state: VDIState, ring: Ring, key: jax.Array
+) -> tuple[VDIState, Metrics]:
+    """One step of maximum likelihood of both densities on the short memory (Alg. 2, 4-8)."""
+    key_rows, key_offset, key_future, key_state = jax.random.split(key, 4)
+    n = config.td3.batch
+    batch = replay.fetch(ring, replay.sample(ring, key_rows, n, config.short))
+    limit = jnp.minimum(ring.steps_left[batch.row], config.horizon)
+    # Q is an N-th root that TD discounts by gamma, so F is discounted by gamma^N (appendix B).
+    offset = replay.geometric_offset(key_offset, limit, config.td3.gamma**densities.root)
+    target = ring.obs[(batch.row + offset) % len(ring.order)]
+    shape, norm = (n, densities.dim), state.td3.norm
+    future_noise = config.smoothing * jax.random.normal(key_future, shape)
+    state_noise = config.smoothing * jax.random.normal(key_state, shape)
+
+    def density_loss(flows: Flows) -> tuple[jax.Array, Metrics]:
+        log_f = densities.log_f(flows.future, norm, batch.obs, batch.action, target, future_noise)
+        log_d = densities.log_d(flows.state, norm, batch.obs, state_noise)
+        loss = -densities.root * (log_f.mean() + log_d.mean())
+        return loss, {
+            "density/loss": loss, "density/log_f": log_f.mean(),
+            "density/log_f_max": log_f.max(), "density/log_d": log_d.mean(),
+        }  # fmt: skip
+
+    grads, metrics = jax.grad(density_loss, has_aux=True)(state.flows)
+    updates, opt = make_optimiser(config).update(grads, state.flows_opt, state.flows)
+    return state._replace(flows=optax.apply_updates(state.flows, updates), flows_opt=opt), metrics
+
+
+def log_weights(log_d: jax.Array, bound: float) -> jax.Array:
+    """log min(mean d / d, bound) of each demonstration state (appendix A.2)."""
+    log_mean = jax.nn.logsumexp(log_d) - math.log(len(log_d))
+    return jnp.minimum(log_mean - log_d, math.log(bound))
+
+
+def draw(key: jax.Array, weight: jax.Array, n: int) -> jax.Array:
+    """n indices, each drawn in proportion to its weight."""
+    total = jnp.cumsum(weight)
+    u = jax.random.uniform(key, (n,)) * total[-1]
+    return jnp.minimum(jnp.searchsorted(total, u, side="right"), len(weight) - 1)
+
+
+def make_target(config: VDIConfig, densities: Densities, head: Head, flow: Params) -> TargetFn:
+    """max(F(t | s, a), gamma Q'(s', mu'(s'); t)), zero at a terminal step (Alg. 2, line 11)."""
+    gamma = config.td3.gamma
+
+    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
+        def density(obs: jax.Array, action: jax.Array) -> jax.Array:
+            target = obs.at[:, state.norm.seen].set(goal)
+            log_f = densities.log_f(flow, state.norm, obs, action, target)
+            return jnp.exp(jnp.minimum(log_f, math.log(densities.bound)))
+
+        q, action = next_value(config.td3, head, state, batch, goal, key, act_freely)
+        signals = Signals(
+            lambda: density(batch.obs, batch.action),
+            lambda: density(batch.next_obs, action),
+            lambda: jnp.zeros(()),
+            q,
+            gamma,
+            config.temporal_smoothing,
+        )
+        free = COMBINE[config.combine](signals) * ~batch.terminated
+        target = jnp.clip(free, 0.0, densities.bound)
+        return target, {
+            "critic/frac_td": (target <= gamma * q * (1 + 1e-3)).mean(),
+            "critic/target_over_bound_max": free.max() / densities.bound,  # before the clip
+            "actor/abs_action": abs(action).mean(),
+        }
+
+    return target_fn
+
+
+def demo_metrics(log_d: jax.Array, weight: jax.Array) -> Metrics:
+    """How the agent's density spreads over demonstration states, and what their weights are."""
+    return {
+        "demos/log_d_min": log_d.min(),
+        "demos/log_d_mean": log_d.mean(),
+        "demos/log_d_max": log_d.max(),
+        "demos/weight_max": weight.max(),
+        # 1: all are drawn alike; 1 / number of states: one is drawn always
+        "demos/spread": weight.sum() ** 2 / (weight**2).sum() / len(weight),
+    }
+
+
+def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
+    """VDI, its settings bound."""
+    demos = demonstrations(spec)
+    densities = make_densities(config, spec)
+    head = HEADS[config.td3.critic_head](densities.bound, config.td3.critic_start)
+    norm = goal_norm(spec)
+    goals = demos.obs[:, norm.seen]
+
+    def init(key: jax.Array, spec: Spec) -> VDIState:
+        key_td3, key_flow = jax.random.split(key)
+        as_goals = dataclasses.replace(spec, norm=norm, goal_dim=densities.dim)
+        flows = densities.init(key_flow)
+        return VDIState(
+            init_td3(config.td3, head, as_goals, key_td3, 0),
+            flows,
+            flows,
+            make_optimiser(config).init(flows),
+            jnp.zeros(len(goals)),
+            jnp.asarray(config.td3.noise, jnp.float32),
+        )
+
+    def update(state: VDIState, ring: Ring, key: jax.Array, step: jax.Array):
+        key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
+        state, metrics = density_step(config, densities, state, ring, key_density)
+        early = config.early_delay or config.flow_delay
+        delay = jnp.where(step < config.early_updates, early, config.flow_delay)
+        flows_target, log_d = jax.lax.cond(
+            step % delay == 0,
+            lambda: (state.flows, densities.log_d(state.flows.state, state.td3.norm, demos.obs)),
+            lambda: (state.flows_target, state.log_d),
+        )
+        state = state._replace(flows_target=flows_target, log_d=log_d)
+        weight = jnp.exp(log_weights(state.log_d, config.weight_bound))
+        n = config.td3.batch
+
+        def improve(td3: TD3State) -> tuple[TD3State, Metrics]:
+            return learn(
+                config.td3, head, td3, replay.fetch(ring, replay.sample(ring, key_rows, n)),
+                goals[jax.random.randint(key_td, (n,), 0, len(goals))], 1.0,
+                make_target(config, densities, head, state.flows_target.future),
+                lambda: goals[draw(key_actor, weight, n)], key_target, step, act_freely,
+            )  # fmt: skip
+
+        def wait(td3: TD3State) -> tuple[TD3State, Metrics]:
+            like = jax.eval_shape(improve, td3)[1]
+            return td3, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+
+        if config.density_only:
+            td3, learned = jax.lax.cond(step >= config.density_only, improve, wait, state.td3)
+        else:
+            td3, learned = improve(state.td3)
+        late = (step >= config.late_updates) & (config.late_updates > 0)
+        noise = jnp.where(late, config.late_noise, config.td3.noise)
+        state = state._replace(td3=td3, noise=noise.astype(jnp.float32))
+        return state, {**metrics, **learned, **demo_metrics(state.log_d, weight)}
+
+    def policy(state: VDIState) -> Policy:
+        return free_policy(state.td3.actor_target, state.td3.norm)._replace(noise=state.noise)
+
+    return Agent(init, update, policy)
+
+
+ALGORITHMS["vdi"] = Algorithm(
+    "value density imitation: visit the states of demonstrations (VDI)",
+    VDIConfig,
+    make_vdi,
+    learns_from="demos",
+)

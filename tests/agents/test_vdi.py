@@ -1,0 +1,309 @@
+"""VDI: its target by brute force, its weights, densities against closed forms, its schedules."""
+
+import dataclasses
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from uvd.agents import Spec, vdi
+from uvd.agents.agent import Demos
+from uvd.agents.td3 import HEADS
+from uvd.agents.vdi import VDIConfig, draw, log_weights, make_densities, make_target, make_vdi
+from uvd.core.policy import Norm, act, mlp
+from uvd.core.replay import Batch, Episode, init_ring, insert_all
+from uvd.errors import UserError
+from uvd.settings import build
+
+OBS, ACTION, N = 3, 2, 40
+SMALL = {
+    "hidden": (16, 16), "flow_hidden": (8, 8), "batch": 32, "short": 1000, "capacity": 1000,
+    "bijectors": 4, "density_only": 0, "actor_start": 0,
+}  # fmt: skip
+
+
+def make_spec(live=(0, 2), demos=12, seed=0):
+    rng = np.random.default_rng(seed)
+    norm = Norm(
+        rng.normal(size=OBS), rng.uniform(0.5, 2, OBS), np.zeros(0), np.ones(0), np.zeros(0, int)
+    )
+    norm = jax.tree.map(lambda x: x.astype(np.int32 if x.dtype == int else np.float32), norm)
+    shown = Demos(rng.normal(size=(demos, OBS)).astype(np.float32))
+    return Spec(OBS, ACTION, 0, lambda a, g: False, norm, (), demos=shown, live_obs=live)
+
+
+def make_batch(rng, n=N):
+    x = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    none = jnp.zeros((n, 0))
+    return Batch(
+        jnp.arange(n), x(n, OBS), jnp.tanh(x(n, ACTION)), x(n, OBS), none, none, none,
+        jnp.arange(n) % 5 == 0,
+    )  # fmt: skip
+
+
+def make_ring(obs, action, terminated=False):
+    """Episodes `[E, T + 1, obs]` and `[E, T, action]` in a ring."""
+    e, t, _ = action.shape
+    ring = init_ring(e * (t + 1), obs.shape[-1], action.shape[-1], 0)
+    none = jnp.zeros((e, t + 1, 0))
+    return insert_all(
+        ring,
+        Episode(
+            jnp.asarray(obs, jnp.float32), jnp.asarray(action, jnp.float32), none, none[:, 0],
+            jnp.full(e, t), jnp.full(e, terminated), jnp.zeros(e, bool), jnp.zeros((e, t)),
+        ),
+    )  # fmt: skip
+
+
+def fresh(config, spec):
+    """A fresh agent's state."""
+    return jax.jit(lambda key: make_vdi(config, spec).init(key, spec))(jax.random.key(0))
+
+
+def shaken(tree, key, size=0.3):
+    leaves, tree = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+    return tree.unflatten([x + size * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"average": False, "smoothing": 0.5},
+        {"temporal_smoothing": 0.9},
+        {"critic_head": "linear"},
+    ],
+)
+def test_the_target_is_that_of_algorithm_2(settings):
+    config = build("vdi", "default", {**SMALL, **settings})
+    spec = make_spec()
+    densities = make_densities(config, spec)
+    head = HEADS[config.td3.critic_head](densities.bound, 0.0)
+    state = fresh(config, spec)
+    critic = shaken(state.td3.critic_target, jax.random.key(1))
+    # Values about as large as F, so that either may be the larger.
+    level = (3.0 if config.average else 1.0) if config.td3.critic_head == "huber" else 1.0
+    critic = critic._replace(biases=(*critic.biases[:-1], jnp.full((2, 1), level)))
+    td3 = state.td3._replace(critic_target=critic)
+    flow = shaken(state.flows.future, jax.random.key(2), 0.1)
+    batch = make_batch(np.random.default_rng(3))
+    live = np.array([0, 2])
+    goal = batch.obs[::-1][:, live] * 0.5
+    target_fn = jax.jit(make_target(config, densities, head, flow))
+    target, metrics = target_fn(td3, batch, goal, jax.random.key(4))
+
+    shift, scale = (np.asarray(x) for x in (spec.norm.obs_shift, spec.norm.obs_scale))
+    root = 2 if config.average else 1
+    td3, flow, batch, goal = jax.tree.map(np.asarray, (td3, flow, batch, goal))
+    gamma, lam = config.td3.gamma, config.temporal_smoothing
+    by_td = ends = 0
+    for i in range(N):
+        # log F in the plain: the couplings undone one by one
+        context = np.concatenate([(batch.obs[i] - shift) / scale, batch.action[i]])
+        x = (goal[i] - batch.obs[i][live]) / scale[live]
+        log_f = 0.0
+        for net, moved in zip(flow, vdi_masks(config)):
+            out = mlp(net, np.concatenate([x * (1 - moved), context]))
+            log_scale, move = np.tanh(out[:2]) * moved, out[2:] * moved
+            x = (x - move) * np.exp(-log_scale)
+            log_f -= log_scale.sum()
+        log_f += -0.5 * (x**2).sum() - np.log(2 * np.pi)
+        f = min(math.exp(log_f / root), densities.bound)
+        # Q' in the plain: the actor reads the observation alone, the critic the gap too
+        seen = (batch.next_obs[i] - shift) / scale
+        a = np.tanh(mlp(td3.actor_target, seen))
+        x = np.concatenate([seen, (goal[i] - batch.next_obs[i][live]) / scale[live], a])
+        twins = [jax.tree.map(lambda w, k=k: w[k], td3.critic_target) for k in (0, 1)]
+        q = min(mlp(net, x)[0] for net in twins)
+        q = gamma * q / (10 if config.td3.critic_head == "huber" else 1)
+        want = max(lam * q + (1 - lam) * f, q) * (i % 5 != 0)
+        ends += i % 5 == 0
+        by_td += i % 5 != 0 and want <= q * (1 + 1e-3)
+        assert float(target[i]) == pytest.approx(np.clip(want, 0, densities.bound), abs=2e-5)
+    assert float(metrics["critic/frac_td"]) == pytest.approx((by_td + ends) / N)
+    assert 4 < by_td < N - ends - 4
+
+
+def vdi_masks(config):
+    from uvd.core.flows import coupling_masks
+
+    return coupling_masks(2, config.bijectors, 0)
+
+
+def test_weights_are_bounded_inverse_densities():
+    d = np.array([0.5, 1.0, 1.5, 0.01, 5.0])
+    weight = np.exp(log_weights(jnp.log(d), 4.0))
+    np.testing.assert_allclose(weight, np.minimum(d.mean() / d, 4.0), rtol=1e-5)
+    far = log_weights(jnp.array([-1e5, -2e5, -3e5]), 4.0)  # all of these underflow
+    assert np.isfinite(far).all()
+    np.testing.assert_allclose(far[1:], math.log(4.0))
+
+
+def test_states_are_drawn_by_weight():
+    weight = jnp.array([1.0, 0.0, 3.0, 4.0])
+    index = draw(jax.random.key(0), weight, 40_000)
+    np.testing.assert_allclose(np.bincount(index, minlength=4) / 40_000, weight / 8, atol=0.01)
+
+
+def test_averaged_logits_are_those_of_the_root_and_dead_columns_do_not_count():
+    spec = make_spec()
+    batch = make_batch(np.random.default_rng(0))
+    config = build("vdi", "default", SMALL)
+    mean, whole = (
+        make_densities(dataclasses.replace(config, average=average), spec)
+        for average in (True, False)
+    )
+    flows = shaken(mean.init(jax.random.key(0)), jax.random.key(1), 0.2)
+    args = (spec.norm, batch.obs, batch.action, batch.next_obs)
+    log_f = mean.log_f(flows.future, *args)
+    np.testing.assert_allclose(2 * log_f, whole.log_f(flows.future, *args), rtol=1e-5)
+    moved = batch.next_obs.at[:, 1].add(5.0)  # column 1 is dead
+    same = mean.log_f(flows.future, spec.norm, batch.obs, batch.action, moved)
+    np.testing.assert_array_equal(same, log_f)
+    assert (mean.root, whole.root) == (2, 1)
+
+
+@pytest.mark.parametrize(("average", "power"), [(True, 2), (False, 1)])
+def test_offsets_are_discounted_as_the_root_is(monkeypatch, average, power):
+    asked = []
+    plain = vdi.replay.geometric_offset
+    monkeypatch.setattr(
+        vdi.replay, "geometric_offset", lambda k, n, g: asked.append(g) or plain(k, n, g)
+    )
+    config = build("vdi", "default", {**SMALL, "average": average, "horizon": 3})
+    spec = make_spec()
+    rng = np.random.default_rng(0)
+    ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
+    state = jax.eval_shape(lambda: fresh(config, spec))
+    densities = make_densities(config, spec)
+    jax.eval_shape(
+        lambda state: vdi.density_step(config, densities, state, ring, jax.random.key(1)), state
+    )
+    gamma = asked[0]
+    assert gamma == config.td3.gamma**power
+
+
+def test_densities_of_a_linear_system_are_as_they_should_be():
+    """s' = A s + B a + noise has F = N(A s + B a, noise² + smoothing²), and d = N(0, 1)."""
+    rng = np.random.default_rng(0)
+    a_matrix, b_matrix = np.array([[0.9, 0.2], [-0.1, 0.8]]), np.array([[0.3], [0.5]])
+    n, noise = 8000, 0.2
+    s = rng.normal(size=(n, 2))
+    action = rng.uniform(-1, 1, (n, 1))
+    after = s @ a_matrix.T + action @ b_matrix.T + noise * rng.normal(size=(n, 2))
+    ring = make_ring(np.stack([s, after], 1), action[:, None])
+    one = np.ones(2, np.float32)
+    spec = Spec(
+        2, 1, 0, lambda a, g: False, Norm(0 * one, one, one[:0], one[:0]), (),
+        demos=Demos(s[:20].astype(np.float32)), live_obs=(0, 1),
+    )  # fmt: skip
+    small = {**SMALL, "batch": 256, "flow_hidden": (32, 32), "flow_lr": 3e-3, "smoothing": 0.8}
+    config = build("vdi", "default", {**small, "horizon": 1, "short": n, "capacity": 2 * n})
+    densities = make_densities(config, spec)
+    state = fresh(config, spec)
+
+    @jax.jit
+    def fit(state):
+        def body(state, key):
+            return vdi.density_step(config, densities, state, ring, key)[0], None
+
+        return jax.lax.scan(body, state, jax.random.split(jax.random.key(1), 1200))[0]
+
+    flows = fit(state).flows
+    test = rng.choice(n, 400, replace=False)
+    x = [jnp.asarray(v[test], jnp.float32) for v in (s, action, after)]
+    log_f = 2 * densities.log_f(flows.future, spec.norm, *x)
+    log_d = 2 * densities.log_d(flows.state, spec.norm, x[0])
+
+    def gaussian(gap, variance):
+        return -0.5 * (gap**2).sum(-1) / variance - np.log(2 * np.pi * variance)
+
+    mean = s[test] @ a_matrix.T + action[test] @ b_matrix.T
+    true_f = gaussian(after[test] - mean, noise**2 + 0.8**2)
+    true_d = gaussian(s[test], 1 + 0.8**2)
+    assert abs(np.mean(log_f - true_f)) < 0.06
+    assert np.mean(abs(log_f - true_f)) < 0.25
+    assert np.mean(abs(log_d - true_d)) < 0.15
+
+
+def history(settings, updates):
+    """States after each update of a small agent on noise, from update 0 on."""
+    spec = make_spec()
+    config = build("vdi", "default", {**SMALL, **settings})
+    agent = make_vdi(config, spec)
+    rng = np.random.default_rng(0)
+    ring = make_ring(rng.normal(size=(6, 5, OBS)), np.tanh(rng.normal(size=(6, 4, ACTION))))
+    update = jax.jit(agent.update)
+    states = [fresh(config, spec)]
+    logged = []
+    for step in range(updates):
+        state, metrics = update(states[-1], ring, jax.random.key(step), jnp.asarray(step))
+        states.append(state)
+        logged.append(metrics)
+    return agent, states, logged
+
+
+def test_schedules():
+    agent, states, logged = history(
+        {
+            "flow_delay": 4, "early_delay": 2, "early_updates": 5, "density_only": 3,
+            "actor_start": 5, "policy_delay": 1, "noise": 0.3, "late_noise": 0.1, "late_updates": 6,
+        },
+        10,
+    )  # fmt: skip
+
+    def changed(pick):
+        moves = [
+            any((a != b).any() for a, b in zip(jax.tree.leaves(pick(x)), jax.tree.leaves(pick(y))))
+            for x, y in itertools.pairwise(states)
+        ]
+        return np.flatnonzero(moves).tolist()
+
+    assert changed(lambda s: s.flows) == list(range(10))
+    assert changed(lambda s: s.flows_target) == [0, 2, 4, 8]  # every 2nd, then every 4th
+    assert changed(lambda s: s.log_d) == [0, 2, 4, 8]
+    assert changed(lambda s: s.td3.critic) == list(range(3, 10))
+    assert changed(lambda s: s.td3.actor) == list(range(5, 10))
+    noise = [float(agent.policy(s).noise) for s in states[1:]]
+    np.testing.assert_allclose(noise, [0.3] * 6 + [0.1] * 4)
+    # What was copied is what had just been learned, and the weights are of that copy.
+    copied = states[5]
+    for a, b in zip(jax.tree.leaves(copied.flows_target), jax.tree.leaves(copied.flows)):
+        np.testing.assert_array_equal(a, b)
+    spec = make_spec()
+    densities = make_densities(build("vdi", "default", SMALL), spec)
+    log_d = densities.log_d(copied.flows.state, spec.norm, jnp.asarray(spec.demos.obs))
+    np.testing.assert_allclose(copied.log_d, log_d, atol=1e-5)
+    for metrics in logged:
+        assert all(np.isfinite(x).all() for x in metrics.values())
+    assert float(logged[4]["demos/log_d_min"]) == pytest.approx(float(log_d.min()), abs=1e-5)
+
+
+def test_the_policy_pursues_no_goal():
+    config, spec = build("vdi", "default", SMALL), make_spec()
+    policy = make_vdi(config, spec).policy(fresh(config, spec))
+    obs = np.random.default_rng(0).normal(size=(7, OBS)).astype(np.float32)
+    action = act(jax.tree.map(np.asarray, policy), obs, np.zeros((7, 0), np.float32))
+    norm = make_spec().norm
+    want = np.tanh(mlp(policy.net, jnp.asarray((obs - norm.obs_shift) / norm.obs_scale)))
+    np.testing.assert_allclose(action, want, atol=1e-6)
+
+
+def test_the_bound_is_that_of_kernel_or_flow():
+    spec = make_spec()
+    wide, narrow = (
+        make_densities(build("vdi", "default", {**SMALL, "smoothing": s}), spec).bound
+        for s in (0.5, 1e-3)
+    )
+    assert wide == pytest.approx(1 / (0.5 * math.sqrt(2 * math.pi)))
+    assert narrow == pytest.approx(math.exp(2) / math.sqrt(2 * math.pi))  # 4 couplings, 2 each
+
+
+def test_nothing_to_imitate_is_refused():
+    spec = dataclasses.replace(make_spec(), demos=None)
+    with pytest.raises(UserError, match="nothing to imitate"):
+        make_vdi(VDIConfig(), spec)
