@@ -11,7 +11,7 @@ from uvd.experiments import batch, cliffwalk, curves, maps
 from uvd.experiments.batch import AT_ONCE, Job
 
 CLIFF = maps.CLIFF
-DEMO_STEPS = {"PointPush-v0": 60_000, CLIFF: 36_000}
+DEMO_STEPS = {"PointPush-v0": 36_000, CLIFF: 16_000}
 DEMO_SEEDS = 4
 DEMO_METHODS = ("td3", "her-future", "her-paper", "uvd")
 CLIFFWALK_SEEDS = 3
@@ -40,7 +40,7 @@ EXTRA = ("uvd-density", "her-calm")  # trained only where they are named
 ONLY_CLIFF = ("her-paper",)  # the paper words it so for its Figure 1
 
 # Seconds for 1000 steps of a seed on a CPU core: only to announce the time.
-PACE = {"td3": 0.45, "her": 0.5, "uvd": 1.2}
+PACE = {"td3": 0.8, "her": 0.8, "uvd": 2.5}
 CLIFFWALK_SECONDS = 35.0
 
 WORDING = """\
