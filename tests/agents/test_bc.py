@@ -14,7 +14,7 @@ from uvd.errors import UserError
 from uvd.settings import build
 
 RNG = np.random.default_rng(0)
-OBS = RNG.normal(size=(60, 3)).astype(np.float32)
+OBS = RNG.uniform(-1.4, 1.4, (60, 3)).astype(np.float32)  # within the features' range
 NORM = Norm(
     np.array([0.5, 0.0, -1.0], np.float32), np.array([1.0, 2.0, 0.5], np.float32),
     np.zeros(0, np.float32), np.zeros(0, np.float32),

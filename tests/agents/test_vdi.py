@@ -114,9 +114,10 @@ def test_the_target_is_that_of_algorithm_2(settings):
         log_f += -0.5 * (x**2).sum() - np.log(2 * np.pi)
         f = min(math.exp(log_f / root), densities.bound)
         # Q' in the plain: the actor reads the observation alone, the critic the gap too
-        seen = (batch.next_obs[i] - shift) / scale
+        seen = np.clip((batch.next_obs[i] - shift) / scale, -5, 5)
         a = np.tanh(mlp(td3.actor_target, seen))
-        x = np.concatenate([seen, (goal[i] - batch.next_obs[i][live]) / scale[live], a])
+        gap = (goal[i] - batch.next_obs[i][live]) / scale[live]
+        x = np.concatenate([seen, np.clip(gap, -5, 5), a])
         twins = [jax.tree.map(lambda w, k=k: w[k], td3.critic_target) for k in (0, 1)]
         q = min(mlp(net, x)[0] for net in twins)
         q = gamma * q / (10 if config.td3.critic_head == "huber" else 1)
