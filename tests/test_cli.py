@@ -42,6 +42,7 @@ def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
         (["reproduce", "figure2", "--panel", "psh"], "unknown panel 'psh'; nearest: push"),
         (["reproduce", "figure2", "--pannel", "push"], "nearest: --panel"),
         (["reproduce", "figure2", "--panel", "push", "--steps", "0"], "steps = 0"),
+        (["reproduce", "imitation", "--methods", "vid"], "unknown imitator 'vid'; nearest: vdi"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -25,6 +25,7 @@ ABOUT = """uvd: agents that reach what you show them.
   uvd list                              algorithms, tasks and presets
   uvd reproduce mini                    all point tasks, all methods: Figure 2 in miniature
   uvd reproduce figure2                 Figure 2 itself: the Fetch robot's push and slide
+  uvd reproduce imitation               VDI and its rivals in miniature, from 20 pairs of one expert
   uvd demo                              the paper's argument in a few minutes
 
 TASK is a built-in task or the id of a Gymnasium environment: one with goals (FetchPush-v4), or one
@@ -378,7 +379,21 @@ class Figure2:
     """The noise of the authors' released code instead of the paper's formula."""
 
 
-EXPERIMENTS: dict[str, Any] = {"mini": Mini, "figure2": Figure2}
+@dataclasses.dataclass(frozen=True)
+class Imitation:
+    """VDI, DAC, GAIL and BC on PointLoop from 20 pairs of one expert: imitation in miniature."""
+
+    out: Path = Path("results/imitation")
+    """Folder for runs, demonstrations, the figure and the table."""
+    seeds: int = 2
+    """Seeds of every run."""
+    methods: tuple[str, ...] = ("vdi", "dac", "gail", "bc")
+    """Only these methods; also, if named: dac-states, gail-states (without actions, as VDI)."""
+    jobs: int = 0
+    """Runs trained side by side (0: one on each of two CPU cores)."""
+
+
+EXPERIMENTS: dict[str, Any] = {"mini": Mini, "figure2": Figure2, "imitation": Imitation}
 
 
 def _reproduce(args: list[str]) -> None:
@@ -389,12 +404,14 @@ def _reproduce(args: list[str]) -> None:
     if name not in EXPERIMENTS:
         raise nearest(name, EXPERIMENTS, "experiment")
     made = _cli(EXPERIMENTS[name], f"uvd reproduce {name}", [_whole(a) for a in args[1:]])
-    from uvd.experiments import figure2, mini
+    from uvd.experiments import figure2, imitation_mini, mini
     from uvd.experiments.batch import AT_ONCE
 
     at_once = made.jobs or AT_ONCE
     if name == "mini":
         mini.reproduce(made.out, made.seeds, made.tasks, made.methods, at_once)
+    elif name == "imitation":
+        imitation_mini.run(made.out, made.seeds, made.methods, at_once)
     else:
         figure2.reproduce(
             made.out, made.panel, made.methods, made.seeds, made.steps, at_once, made.code_noise
