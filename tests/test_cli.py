@@ -42,6 +42,10 @@ def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
         (["reproduce", "figure2", "--panel", "psh"], "unknown panel 'psh'; nearest: push"),
         (["reproduce", "figure2", "--pannel", "push"], "nearest: --panel"),
         (["reproduce", "figure2", "--panel", "push", "--steps", "0"], "steps = 0"),
+        (
+            ["train", "vdi", "PointLoop-v0", "--no-average"],
+            "vdi needs demonstrations: give --demos",
+        ),
         (["reproduce", "imitation", "--methods", "vid"], "unknown imitator 'vid'; nearest: vdi"),
     ],
 )

@@ -75,6 +75,8 @@ def test_override_reaches_both_levels_and_keeps_the_rest() -> None:
     [
         ("vdi", {"flow_delay": 0}, "flow_delay = 0 must be at least 1"),
         ("vdi", {"combine": "reward"}, "for uvd only"),
+        ("vdi", {"early_delay": 100}, "only together"),
+        ("vdi", {"actor_start": 10}, "waits for density_only = 500"),
         ("vdi", {"weight_bound": 0.5}, "weight_bound = 0.5 must be at least 1"),
         ("vdi", {"short": 600_000}, "larger than the long memory"),
         ("dac", {"critic_head": "sigmoid"}, "for uvd and vdi"),

@@ -72,7 +72,7 @@ def _options(kind: Any) -> set[str]:
         else:
             flag = f.name.replace("_", "-")
             flags |= {f"--{flag}", f"--{f.name}"} | (
-                {f"--no-{flag}"} if default is False else set()
+                {f"--no-{flag}"} if isinstance(default, bool) else set()
             )
     return flags
 

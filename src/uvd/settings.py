@@ -331,3 +331,12 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
         _require(s["combine"] != "reward", "combine = reward is for goals, so for uvd only")
         _require(s["bijectors"] >= 1, "bijectors = 0 must be at least 1")
         _require(s["flow_delay"] >= 1, "flow_delay = 0 must be at least 1: weights follow copies")
+        _require(
+            (s["early_delay"] > 0) == (s["early_updates"] > 0),
+            "early_delay and early_updates have a meaning only together",
+        )
+        _require(
+            s["actor_start"] >= s["density_only"],
+            f"actor_start = {s['actor_start']}: the actor cannot start before the critic, which "
+            f"waits for density_only = {s['density_only']} updates",
+        )

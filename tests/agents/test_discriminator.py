@@ -123,8 +123,8 @@ def test_what_is_read(reads, shown, width):
     obs, action = np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32)
     demos = {"obs": (obs,), "action": (obs, action), "next": (obs, None, obs)}[shown]
     discriminator = make_discriminator(DiscriminatorConfig(reads=reads), make_spec(*demos))
-    x = discriminator.read(NORM, jnp.ones((3, 2)), jnp.full((3, 1), 2.0), jnp.full((3, 2), 7.0))
-    more = {4: [1.0], 3: [], 5: [7.0, 7.0]}[width]  # an action is read as the task felt it
+    x = discriminator.read(NORM, jnp.ones((3, 2)), jnp.full((3, 1), 2.0), jnp.full((3, 2), 4.0))
+    more = {4: [1.0], 3: [], 5: [4.0, 4.0]}[width]  # an action is read as the task felt it
     np.testing.assert_array_equal(x[0], [1.0, 1.0, *more, 0.0])
 
 

@@ -18,7 +18,7 @@ import optax
 
 from uvd.agents.agent import Metrics, Spec, demonstrations
 from uvd.core.nets import init_mlp
-from uvd.core.policy import MLP, Norm, mlp
+from uvd.core.policy import MLP, Norm, mlp, normalised
 from uvd.core.replay import Batch
 from uvd.errors import UserError
 
@@ -92,11 +92,11 @@ def make_discriminator(config: DiscriminatorConfig, spec: Spec) -> Discriminator
         return DiscriminatorState(net, optimiser.init(net))
 
     def read(norm, obs, action, next_obs):
-        parts = [(obs - norm.obs_shift) / norm.obs_scale]
+        parts = [normalised(norm, obs)]
         if what == "action":
             parts.append(jnp.clip(action, -1, 1))
         elif what == "next":
-            parts.append((next_obs - norm.obs_shift) / norm.obs_scale)
+            parts.append(normalised(norm, next_obs))
         return jnp.concatenate([*parts, jnp.zeros((*obs.shape[:-1], 1))], -1)
 
     def step(

@@ -64,7 +64,7 @@ class UVDConfig:
     intended: float = 0.2
     """Share of intended goals kept in either update."""
     intended_early: float = 0.6
-    """The same at the start; the difference halves every `smoothing_half` updates."""
+    """The same at the start; the difference halves every `smoothing_half` updates (0: no start)."""
     horizon: int = 1
     """T: how many steps ahead the density in the target looks (paper: 4)."""
     offsets: str = "geometric"

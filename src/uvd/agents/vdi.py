@@ -26,7 +26,7 @@ from uvd.agents.td3 import HEADS, Head, TargetFn, TD3Config, TD3State, init_td3,
 from uvd.agents.uvd import COMBINE, Signals
 from uvd.core import replay
 from uvd.core.flows import Params, make_flow
-from uvd.core.policy import MLP, Norm, Policy, act
+from uvd.core.policy import MLP, Norm, Policy, act, normalised
 from uvd.core.replay import Batch, Ring
 
 
@@ -39,7 +39,9 @@ class VDIConfig:
     """
 
     td3: TD3Config = field(
-        default_factory=lambda: TD3Config(critic_head="huber", action_penalty=0.01, actor_start=500)
+        default_factory=lambda: TD3Config(
+            gamma=0.995, critic_head="huber", action_penalty=0.01, actor_start=500
+        )
     )
     combine: str = "max"
     """How density and TD meet in the target: max (Algorithm 2), max-next, max-paper, sum."""
@@ -55,7 +57,8 @@ class VDIConfig:
     weight_bound: float = 4.0
     """A demonstration state is drawn with weight mean d / d(t), at most this."""
     bijectors: int = 5
-    """Couplings of both flows: a resolution, the narrowest width is exp(-bijectors / 2)."""
+    """Couplings of both flows: a resolution, the narrowest width is exp(-bijectors / 2), of an odd
+    number for half of the columns only."""
     flow_hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of each coupling's net."""
     flow_lr: float = 1e-3
@@ -105,14 +108,13 @@ class Densities(NamedTuple):
     init: Callable[[jax.Array], Flows]
     log_f: Callable[..., jax.Array]  # (params, norm, obs, action, target, noise)
     log_d: Callable[..., jax.Array]  # (params, norm, obs, noise)
-    dim: int
+    live: np.ndarray  # the observation's columns that they are over
     root: int  # N where logits are averaged, or 1
     bound: float  # no target exceeds this: the flow's bound or the smoothing kernel's peak
 
 
-def goal_norm(spec: Spec) -> Norm:
+def goal_norm(spec: Spec, live: np.ndarray) -> Norm:
     """Feature ranges under which the live columns of a state are a goal."""
-    live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
     norm = spec.norm
     return norm._replace(
         goal_shift=np.asarray(norm.obs_shift)[live],
@@ -134,7 +136,7 @@ def free_policy(actor: MLP, norm: Norm) -> Policy:
 
 def make_densities(config: VDIConfig, spec: Spec) -> Densities:
     """F(t | s, a) over what changes until then, and d(s)."""
-    live = jnp.array(spec.live_obs or range(spec.obs_dim))
+    live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
     dim = len(live)
     future = make_flow(dim, spec.obs_dim + spec.action_dim, config.bijectors, config.flow_hidden)
     state = make_flow(dim, 0, config.bijectors, config.flow_hidden, order_seed=1)
@@ -148,14 +150,14 @@ def make_densities(config: VDIConfig, spec: Spec) -> Densities:
 
     def log_f(params, norm, obs, action, target, noise=0.0):
         x = (target - obs)[..., live] / norm.obs_scale[live] + noise
-        context = jnp.concatenate([(obs - norm.obs_shift) / norm.obs_scale, action], -1)
+        context = jnp.concatenate([normalised(norm, obs), action], -1)
         return jax.vmap(future.log_prob, (None, 0, 0))(params, x, context) / root
 
     def log_d(params, norm, obs, noise=0.0):
         x = ((obs - norm.obs_shift) / norm.obs_scale)[..., live] + noise
         return jax.vmap(state.log_prob, (None, 0, None))(params, x, jnp.zeros(0)) / root
 
-    return Densities(init, log_f, log_d, dim, root, bound)
+    return Densities(init, log_f, log_d, live, root, bound)
 
 
 def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
@@ -174,7 +176,7 @@ def density_step(
     # Q is an N-th root that TD discounts by gamma, so F is discounted by gamma^N (appendix B).
     offset = replay.geometric_offset(key_offset, limit, config.td3.gamma**densities.root)
     target = ring.obs[(batch.row + offset) % len(ring.order)]
-    shape, norm = (n, densities.dim), state.td3.norm
+    shape, norm = (n, len(densities.live)), state.td3.norm
     future_noise = config.smoothing * jax.random.normal(key_future, shape)
     state_noise = config.smoothing * jax.random.normal(key_state, shape)
 
@@ -211,7 +213,7 @@ def make_target(config: VDIConfig, densities: Densities, head: Head, flow: Param
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
         def density(obs: jax.Array, action: jax.Array) -> jax.Array:
-            target = obs.at[:, state.norm.seen].set(goal)
+            target = obs.at[:, densities.live].set(goal)
             log_f = densities.log_f(flow, state.norm, obs, action, target)
             return jnp.exp(jnp.minimum(log_f, math.log(densities.bound)))
 
@@ -252,12 +254,12 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     demos = demonstrations(spec)
     densities = make_densities(config, spec)
     head = HEADS[config.td3.critic_head](densities.bound, config.td3.critic_start)
-    norm = goal_norm(spec)
-    goals = demos.obs[:, norm.seen]
+    norm = goal_norm(spec, densities.live)
+    goals = demos.obs[:, densities.live]
 
     def init(key: jax.Array, spec: Spec) -> VDIState:
         key_td3, key_flow = jax.random.split(key)
-        as_goals = dataclasses.replace(spec, norm=norm, goal_dim=densities.dim)
+        as_goals = dataclasses.replace(spec, norm=norm, goal_dim=len(densities.live))
         flows = densities.init(key_flow)
         return VDIState(
             init_td3(config.td3, head, as_goals, key_td3, 0),

@@ -58,15 +58,19 @@ def greedy(policy: Policy) -> Policy:
     return Policy(policy.net, policy.norm)
 
 
-def features(norm: Norm, obs: Array, goal: Array) -> Array:
-    """The input that actor, critic and density share: the observation, and how far the goal is.
+def normalised(norm: Norm, obs: Array) -> Array:
+    """An observation as nets read it.
 
     What random roll-outs never showed (an object that falls from the table) is cut at `FAR`.
     """
-    gap = goal - achieved_in(norm, obs)
+    return obs.__array_namespace__().clip((obs - norm.obs_shift) / norm.obs_scale, -FAR, FAR)
+
+
+def features(norm: Norm, obs: Array, goal: Array) -> Array:
+    """The input that actor, critic and density share: the observation, and how far the goal is."""
     xp = obs.__array_namespace__()
-    x = xp.concat([(obs - norm.obs_shift) / norm.obs_scale, gap / norm.goal_scale], axis=-1)
-    return xp.clip(x, -FAR, FAR)
+    gap = xp.clip((goal - achieved_in(norm, obs)) / norm.goal_scale, -FAR, FAR)
+    return xp.concat([normalised(norm, obs), gap], axis=-1)
 
 
 def act(policy: Policy, obs: Array, goal: Array) -> Array:
