@@ -9,7 +9,7 @@ from uvd.collect.device import Exploration, explore, rollout, rollouts
 from uvd.core.nets import init_mlp
 from uvd.core.policy import Norm, Policy, act
 from uvd.evaluation import evaluate_policy, successes
-from uvd.tasks import loop, make_task
+from uvd.tasks import make_task, pointloop
 
 STEPS = 30_000
 
@@ -182,7 +182,7 @@ def test_a_policy_with_a_spread_draws_its_actions(drawn):
 
 
 def runner(obs):
-    return loop.Runner(obs[:2], obs[2:] * loop.SPEED)
+    return pointloop.Runner(obs[:2], obs[2:] * pointloop.SPEED)
 
 
 def test_rewards_are_those_of_the_rows_own_step(drawn):

@@ -45,6 +45,9 @@ def test_a_method_keeps_its_colour(runs):
     assert alone["HER"] == among["HER (paper)"]
     assert among["UVD"].color == curves.COLORS["uvd"][0]
     assert len({style.color for style in among.values()}) == 4
+    calm = {**all_[1], "settings": {**all_[1]["settings"], "action_penalty": 1.0}}
+    twins = curves.run_styles([all_[1], calm], curves.run_labels([all_[1], calm]))
+    assert len(set(twins.values())) == 2
     unknown = curves.run_styles([{"algorithm": "new"}], ["NEW"])
     assert unknown["NEW"].color in curves.OTHERS
 

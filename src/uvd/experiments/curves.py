@@ -81,7 +81,11 @@ def run_styles(configs: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> d
         place = next(places[algorithm if algorithm in COLORS else "others"])
         if algorithm == "her":
             place = HER_COLORS.get(config["settings"]["strategy"], place)
-        styles[label] = Style(palette[place % len(palette)], DASHES[place % len(DASHES)])
+        style = Style(palette[place % len(palette)], DASHES[place % len(DASHES)])
+        while style in styles.values() and place < len(DASHES):  # another label has this line
+            place += 1
+            style = style._replace(dashes=DASHES[place % len(DASHES)])
+        styles[label] = style
     return styles
 
 
@@ -202,11 +206,12 @@ def _draw_panels(
     for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)
     ordered = sorted(shown)
+    longest = max(map(len, ordered), default=0)
     figure.legend(
         [shown[label] for label in ordered],
         ordered,
         loc="outside lower center",
-        ncols=min(len(ordered), 2 * columns),
+        ncols=max(1, min(len(ordered), 50 * columns // (longest + 8))),
         frameon=False,
     )
     save(figure, out)

@@ -19,7 +19,7 @@ from uvd.demos import load_demos as load_shown
 from uvd.errors import UserError
 from uvd.experiments import batch
 from uvd.experiments.batch import AT_ONCE, Job, Sheet
-from uvd.experiments.loop import make_demos, visited
+from uvd.experiments.pointloop import make_demos, visited
 from uvd.experiments.statistics import energy_distance
 from uvd.program import random_rollouts
 from uvd.tasks import make_task

@@ -13,6 +13,6 @@ def __getattr__(name: str) -> Any:
     """Imports on first use, so that a worker process that steps a simulator never loads JAX."""
     if name not in __all__:
         raise AttributeError(f"module 'uvd.tasks' has no attribute {name!r}")
-    for module in ("cliffwalk_task", "point", "loop"):  # each registers its tasks
+    for module in ("cliffwalk_task", "point", "pointloop"):  # each registers its tasks
         import_module(f"uvd.tasks.{module}")
     return getattr(import_module("uvd.tasks.task"), name)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from uvd.tasks import TASKS, Task, make_task
 from uvd.tasks.cliffwalk import Grid
 from uvd.tasks.cliffwalk_task import places
-from uvd.tasks.loop import RADIUS
+from uvd.tasks.pointloop import RADIUS
 
 Observation = dict[str, NDArray[np.float32]]
 

@@ -1,14 +1,12 @@
-"""Demonstrations of PointLoop, and how far what an agent visits is from them."""
+"""Demonstrations of PointLoop by its scripted expert."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd import api
 from uvd.demos import Trajectory
-from uvd.experiments.statistics import energy_distance
 from uvd.tasks import make_task
-from uvd.tasks.loop import Runner, expert
+from uvd.tasks.pointloop import Runner, expert
 
 
 def make_demos(trajectories: int = 4, seed: int = 0) -> list[Trajectory]:
@@ -37,14 +35,3 @@ def make_demos(trajectories: int = 4, seed: int = 0) -> list[Trajectory]:
 def visited(trajectories: list[Trajectory]) -> np.ndarray:
     """All states of some episodes, `[N, obs]`."""
     return np.concatenate([t.obs for t in trajectories])
-
-
-def gap(trained: api.Trained, episodes: int = 20) -> list[float]:
-    """Per seed: the distance between the states that the agent visits and those of the expert.
-
-    Both over episodes of their own; two sets of 20 of the expert's are about 0.02 apart, random
-    play and the expert about 0.44 (tests/tasks/test_loop.py).
-    """
-    shown = visited(make_demos(episodes, seed=1))
-    own = [visited(api.record(trained, episodes, seed)[0]) for seed in trained.seeds]
-    return [energy_distance(x, shown) for x in own]

@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import energy_distance as in_one_dimension
 
 from uvd.demos import load_demos, write_npz
-from uvd.experiments.loop import make_demos, visited
+from uvd.experiments.pointloop import make_demos, visited
 from uvd.experiments.statistics import energy_distance
 from uvd.program import random_rollouts
 from uvd.tasks import make_task
-from uvd.tasks.loop import RADIUS, SPEED, TURN, Runner
+from uvd.tasks.pointloop import RADIUS, SPEED, TURN, Runner
 from uvd.tasks.task import with_previous_action
 
 TASK = make_task("PointLoop-v0")
