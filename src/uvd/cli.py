@@ -372,7 +372,7 @@ class Figure2:
     steps: int | None = None
     """Environment steps of each seed (if not given: push 500 000, the others 1 000 000)."""
     methods: tuple[str, ...] = ()
-    """Only these methods: td3, her, uvd; also, if named: uvd-futures (more true futures)."""
+    """Only these methods: td3, her, uvd."""
     jobs: int = 0
     """Runs trained side by side (0: one on each of two CPU cores)."""
     code_noise: bool = False

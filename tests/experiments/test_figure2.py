@@ -38,12 +38,7 @@ def test_the_figure_shows_all_that_was_run(panels, calls, tmp_path):
 
 
 def test_methods_share_their_sizes():
-    jobs = figure2.make_jobs(
-        list(figure2.PANELS.values()),
-        [m for m in figure2.METHODS if m not in figure2.EXTRA],
-        5,
-        None,
-    )
+    jobs = figure2.make_jobs(list(figure2.PANELS.values()), list(figure2.METHODS), 5, None)
     assert len(jobs) == 12
     configs = [job.config() for job in jobs]
     for name in figure2.SIZES:

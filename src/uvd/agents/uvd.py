@@ -75,6 +75,9 @@ class UVDConfig:
     """Updates in which the smoothing halves (0: it stays)."""
     smoothing_end: float = 0.0
     """The smoothing never falls below this (0: four fifths of the success radius)."""
+    smoothing_long: float = 0.05
+    """The smoothing of the long horizons never falls below this: what differs by less is taken for
+    the same when goals are drawn or balanced."""
     density_scale: float = 1.0
     """c: factor on the density, in units of the bound that the smoothing sets (or of F itself)."""
     temporal_smoothing: float = 0.0
@@ -127,9 +130,9 @@ class Density(NamedTuple):
     flow: Flow
     dim: int
     smoothing: Callable[[jax.Array], jax.Array]  # the kernel's width at an update
-    log_kernel: Callable[..., jax.Array]  # (goal, achieved, step), 0 at its peak
+    smoothing_long: Callable[[jax.Array], jax.Array]  # the same of the long horizons
+    log_kernel: Callable[..., jax.Array]  # (goal, achieved, width): its density
     blur: Callable[..., jax.Array]  # (goal, key, step): noise that fades as the kernel does
-    log_unit: Callable[[jax.Array], jax.Array]  # log of what makes the kernel's peak 1
     log_scale: Callable[[jax.Array], jax.Array]  # log c at an update; c F <= bound
     bound: jax.Array | float
 
@@ -175,11 +178,14 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         faded = config.smoothing * 0.5 ** (step / config.smoothing_half)
         return jnp.maximum(faded, end)
 
-    def log_unit(step: jax.Array) -> jax.Array:
-        return dim * jnp.log(smoothing(step) * math.sqrt(2 * math.pi))
+    def smoothing_long(step: jax.Array) -> jax.Array:
+        return jnp.maximum(smoothing(step), config.smoothing_long)
+
+    def log_unit(width: jax.Array) -> jax.Array:
+        return dim * jnp.log(width * math.sqrt(2 * math.pi))
 
     def log_scale(step: jax.Array) -> jax.Array:
-        return jnp.log(config.density_scale) + (log_unit(step) if smooth else 0.0)
+        return jnp.log(config.density_scale) + (log_unit(smoothing(step)) if smooth else 0.0)
 
     def context(norm, obs, action, intended, horizon):
         flag = jnp.broadcast_to(horizon, (*action.shape[:-1], 1))
@@ -191,8 +197,8 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
     def relative(goal, achieved):
         return (goal - achieved)[..., live] / unit
 
-    def log_kernel(goal, achieved, step):
-        return -((relative(goal, achieved) / smoothing(step)) ** 2).sum(-1) / 2
+    def log_kernel(goal, achieved, width):
+        return -((relative(goal, achieved) / width) ** 2).sum(-1) / 2 - log_unit(width)
 
     def blur(goal, key, step):
         noise = (smoothing(step) - end) * jax.random.normal(key, (len(goal), dim))
@@ -210,7 +216,7 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
         return achieved.at[:, live].add(x * unit)
 
     return Density(
-        log_prob, sample, flow, dim, smoothing, log_kernel, blur, log_unit, log_scale, bound
+        log_prob, sample, flow, dim, smoothing, smoothing_long, log_kernel, blur, log_scale, bound
     )
 
 
@@ -289,7 +295,7 @@ def _balanced(config, density, state, ring, batch, key, step):
         state.flow, norm, batch.next_obs, batch.action, batch.next_achieved, goal, batch.goal,
         after_horizon(jnp.maximum(offset - 1, 1))[:, None],
     )  # fmt: skip
-    log_now = density.log_kernel(goal, batch.next_achieved, step) - density.log_unit(step)
+    log_now = density.log_kernel(goal, batch.next_achieved, density.smoothing_long(step))
     log_q = jnp.where(offset == 1, log_now, log_later)
     weight = 1 / (1 - config.futures + config.futures * jnp.exp(jnp.clip(log_q - log_p, -30, 30)))
     return Goals(goal, weight)
@@ -396,7 +402,8 @@ def density_step(
     long = (jnp.arange(n) % 2 == 1) & learns_long(config)
     offset = jnp.where(long, replay.uniform_offset(key_long, left), ahead)
     goal = replay.future(ring, batch.row, offset)
-    noise = density.smoothing(step) * jax.random.normal(key_noise, (n, density.dim))
+    width = jnp.where(long, density.smoothing_long(step), density.smoothing(step))
+    noise = width[:, None] * jax.random.normal(key_noise, (n, density.dim))
     # Half of the long ones are seen from s', if goals are to be balanced.
     after = long & (jnp.arange(n) % 4 == 3) & (offset > 1) & learns_after(config)
     later = after_horizon(jnp.maximum(offset - 1, 1))
