@@ -108,9 +108,15 @@ def reproduce(
     steps = {task: n for task, n in STEPS.items() if not tasks or task in tasks}
     jobs = make_jobs(steps, seeds, methods or [m for m in METHODS if m not in EXTRA])
     paths = batch.train_and_keep(jobs, out, at_once)
-    curves.draw_curves(paths, out / "curves.png")
     if CLIFF in steps:
         maps.draw_paths(
             [path for job, path in zip(jobs, paths) if job.task == CLIFF], out / "paths.png"
         )
+    draw(out)
+
+
+def draw(out: Path) -> None:
+    """Curves and tables, from the small files of the finished runs in `out`."""
+    paths = batch.kept(out, [job.name for job in make_jobs(STEPS, 1, METHODS)])
+    curves.draw_curves(paths, out / "curves.png")
     batch.write_summary("Figure 2 in miniature", out, paths, WORDING)
