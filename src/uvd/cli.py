@@ -264,7 +264,8 @@ def _plot(args: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DemosInfo:
-    """What demonstrations hold: a local Minari dataset, GAIL's HDF5 layout, or .npz files."""
+    """What demonstrations hold: a local Minari dataset, GAIL's HDF5 layout, .npz files, or what is
+    shipped (`uvd list` names it)."""
 
     source: Positional[str]
     task: str | None = None
@@ -327,6 +328,7 @@ def _demos(args: list[str]) -> None:
 
 def _list(args: list[str]) -> None:
     from uvd.agents import ALGORITHMS
+    from uvd.demos import shipped
     from uvd.settings import presets
     from uvd.tasks import TASKS
     from uvd.tasks.locomotion import ABOUT as WALKERS
@@ -341,6 +343,7 @@ def _list(args: list[str]) -> None:
         print(f"  {name:36s} {about}")
     print("  ... and any Gymnasium goal environment by its id: FetchPush-v4, PointMaze_UMaze-v3;")
     print("  for td3 and for imitation any other with rewards too: HalfCheetah-v5")
+    print("demonstrations: " + (", ".join(shipped()) or "none are shipped"))
 
 
 @dataclasses.dataclass(frozen=True)
