@@ -464,7 +464,7 @@ def _reproduce(args: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Demo:
-    """The paper's argument in miniature: the cliff walk's bias, then learning curves."""
+    """The paper's argument in miniature: the cliff walk's bias, learning curves, imitation."""
 
     out: Path = Path("demo")
     """Folder for runs, figures and the table."""

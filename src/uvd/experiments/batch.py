@@ -367,9 +367,9 @@ def train_and_keep(jobs: Sequence[Job], out: Path, at_once: int) -> list[Path]:
     """Trains into `out/runs` and returns the runs' folders; their small files are kept in `out`."""
     check(jobs, at_once)
     make_folder(out)
-    tasks = ", ".join(dict.fromkeys(job.task for job in jobs))
+    tasks, seeds = ", ".join(dict.fromkeys(job.task for job in jobs)), jobs[0].run["seeds"]
     print(
-        f"{len(jobs)} runs of {jobs[0].run['seeds']} seeds on {tasks}, into {out}: "
+        f"{len(jobs)} runs of {seeds} seed{'s' if seeds > 1 else ''} on {tasks}, into {out}: "
         f"{minutes(seconds_left(jobs, out / 'runs', at_once))}",
         flush=True,
     )
