@@ -42,6 +42,10 @@ def refused(capsys: pytest.CaptureFixture, *args: str) -> str:
         (["reproduce", "figure2", "--panel", "psh"], "unknown panel 'psh'; nearest: push"),
         (["reproduce", "figure2", "--pannel", "push"], "nearest: --panel"),
         (["reproduce", "figure2", "--panel", "push", "--steps", "0"], "steps = 0"),
+        (["reproduce", "figure3", "--panel", "chetah"], "unknown panel 'chetah'; nearest: cheetah"),
+        (["reproduce", "figure3", "--grid", "1-20"], "must read TRAJECTORIESxEVERY"),
+        (["reproduce", "figure3", "--demos", "a.h5"], "name it with --panel"),
+        (["reproduce", "figure3", "--draw"], "no finished runs"),
         (
             ["train", "vdi", "PointLoop-v0", "--no-average"],
             "vdi needs demonstrations: give --demos",

@@ -1,5 +1,6 @@
 """Demonstrations: what is read, what is chosen, and how bad files are refused."""
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from uvd import demos as d
 from uvd.cli import main
 from uvd.demos import Demos, Trajectory, load_demos, select
 from uvd.errors import UserError
+from uvd.loop import make_config
 
 CHEETAH = "HalfCheetahNonExploitable-v0"
 
@@ -75,6 +77,49 @@ def same(read: Demos, written: list[Trajectory], rows: Callable[[Trajectory], in
             if x is not None:
                 assert x.dtype == np.float32
                 np.testing.assert_array_equal(x, y)
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that ships two tiny files."""
+    monkeypatch.setattr(d, "SHIPPED", tmp_path / "data")
+    for name in ("cheetah-expert", "humanoid-expert"):
+        d.write_gail(made(seed=len(name)), tmp_path / "data" / f"{name}.h5")
+    return tmp_path / "data"
+
+
+def test_what_is_shipped_is_found_by_its_name(shipped, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    read = load_demos("cheetah-expert", CHEETAH)
+    assert (read.name, read.kind) == ("cheetah-expert", "shipped")
+    same(read, made(seed=len("cheetah-expert")), lambda t: t.steps)
+    assert main(["demos", "info", "humanoid-expert"]) == 0
+    assert "humanoid-expert (shipped)" in capsys.readouterr().out
+    assert main(["list"]) == 0
+    assert "demonstrations: cheetah-expert, humanoid-expert" in capsys.readouterr().out
+    refusal("cheetah-exprt", "unknown file, folder", "nearest: cheetah-expert")
+    refusal("nothing-like-it", "cheetah-expert", "humanoid-expert")
+    d.write_minari(made(lengths=(3,)), "cheetah-expert-v0")  # the user's own comes first
+    assert load_demos("cheetah-expert").kind == "minari"
+
+
+def test_a_run_keeps_the_name_of_what_is_shipped(shipped) -> None:
+    asked = {"demos": "cheetah-expert", "every": 2}
+    config = make_config("vdi", CHEETAH, "cheetah", {}, {}, {}, asked)
+    assert config["demos"]["demos"] == "cheetah-expert"  # a path would hold on one machine only
+    assert config["demos"]["sha256"] == d.digest(load_demos(shipped / "cheetah-expert.h5"))
+
+
+def test_a_wheel_would_contain_what_is_shipped() -> None:
+    root = Path(__file__).parents[1]
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    package = root / "src" / "uvd"
+    name = (d.SHIPPED / "any.h5").relative_to(Path(d.__file__).parent)
+    assert any(name.match(pattern) for pattern in patterns["package-data"]["uvd"])
+    for path in (package / "data").iterdir():
+        assert path.suffix in (".h5", ".md")
+    for name in d.shipped():  # and all of them can be read
+        assert load_demos(name).returns() is not None
 
 
 def test_gail_has_t_observations_without_the_padding(tmp_path: Path) -> None:

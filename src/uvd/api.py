@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from uvd.demos import Trajectory
 
 
+_rollouts = jax.jit(rollouts, static_argnums=(0, 4))  # compiled once for all seeds of a run
+
+
 class Actor:
     """A trained policy: `actor(obs, goal)` gives the task's action, for one pair or a batch.
 
@@ -246,7 +249,7 @@ def record(
     if plan.task.goal_dim:
         raise UserError(f"{plan.task.id} has goals: demonstrations are of tasks without")
     own = find_task(task or config["task"], {} if task else config.get("task_settings", {}))
-    where = imitated(own, config.get("demos", {}))
+    where = imitated(own, config.get("demos", {})) if task else plan.task
     sizes = [(t.obs_dim, t.action_dim, t.goal_dim) for t in (where, plan.task)]
     if sizes[0] != sizes[1]:
         raise UserError(
@@ -264,7 +267,7 @@ def record(
         ended = [p.terminated for p in played]
     else:
         key = jax.random.key(purpose)
-        many = jax.jit(lambda p: rollouts(where, Exploration(), p, key, episodes))(policy)
+        many = _rollouts(where, Exploration(), policy, key, episodes)
         found = list(zip(*map(np.asarray, (many.obs, many.action, many.reward))))
         ended = [False] * episodes
     return [

@@ -25,6 +25,7 @@ ABOUT = """uvd: agents that reach what you show them.
   uvd list                              algorithms, tasks and presets
   uvd reproduce mini                    all point tasks, all methods: Figure 2 in miniature
   uvd reproduce figure2                 Figure 2 itself: the Fetch robot's push and slide
+  uvd reproduce figure3                 Figure 3: VDI, GAIL, DAC and BC on HalfCheetah and Humanoid
   uvd reproduce imitation               VDI and its rivals in miniature, from 20 pairs of one expert
   uvd demo                              the paper's argument in a few minutes
 
@@ -263,7 +264,8 @@ def _plot(args: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DemosInfo:
-    """What demonstrations hold: a local Minari dataset, GAIL's HDF5 layout, or .npz files."""
+    """What demonstrations hold: a local Minari dataset, GAIL's HDF5 layout, .npz files, or what is
+    shipped (`uvd list` names it)."""
 
     source: Positional[str]
     task: str | None = None
@@ -326,6 +328,7 @@ def _demos(args: list[str]) -> None:
 
 def _list(args: list[str]) -> None:
     from uvd.agents import ALGORITHMS
+    from uvd.demos import shipped
     from uvd.settings import presets
     from uvd.tasks import TASKS
     from uvd.tasks.locomotion import ABOUT as WALKERS
@@ -340,6 +343,7 @@ def _list(args: list[str]) -> None:
         print(f"  {name:36s} {about}")
     print("  ... and any Gymnasium goal environment by its id: FetchPush-v4, PointMaze_UMaze-v3;")
     print("  for td3 and for imitation any other with rewards too: HalfCheetah-v5")
+    print("demonstrations: " + (", ".join(shipped()) or "none are shipped"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,6 +361,8 @@ class Mini:
     uvd-density (no true futures), her-calm (a larger penalty on actions)."""
     jobs: int = 0
     """Runs trained side by side (0: one on each of two CPU cores)."""
+    draw: bool = False
+    """Train nothing: figures and tables again, from the small files of the runs in the folder."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -377,6 +383,32 @@ class Figure2:
     """Runs trained side by side (0: one on each of two CPU cores)."""
     code_noise: bool = False
     """The noise of the authors' released code instead of the paper's formula."""
+    draw: bool = False
+    """Train nothing: figures and tables again, from the small files of the runs in the folder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure3:
+    """VDI, GAIL, DAC and BC over the amount of demonstrations: the paper's Figure 3."""
+
+    panel: tuple[str, ...] = ()
+    """Only these panels: cheetah, humanoid."""
+    out: Path = Path("results/figure3")
+    """Folder for runs, figures and the tables."""
+    seeds: int = 5
+    """Seeds of every run."""
+    steps: int | None = None
+    """Environment steps of each seed (if not given, each method's own: VDI 10 or 25 million)."""
+    methods: tuple[str, ...] = ()
+    """Only these methods: vdi, gail, dac, bc."""
+    grid: tuple[str, ...] = ()
+    """Only these amounts, as TRAJECTORIESxEVERY: 1x20 is every 20th pair of one trajectory."""
+    demos: str | None = None
+    """Demonstrations of the panel's task other than the shipped ones."""
+    jobs: int = 0
+    """Runs trained side by side (0: one on each of two CPU cores)."""
+    draw: bool = False
+    """Train nothing: figures and tables again, from the small files of the runs in the folder."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -393,7 +425,12 @@ class Imitation:
     """Runs trained side by side (0: one on each of two CPU cores)."""
 
 
-EXPERIMENTS: dict[str, Any] = {"mini": Mini, "figure2": Figure2, "imitation": Imitation}
+EXPERIMENTS: dict[str, Any] = {
+    "mini": Mini,
+    "figure2": Figure2,
+    "figure3": Figure3,
+    "imitation": Imitation,
+}
 
 
 def _reproduce(args: list[str]) -> None:
@@ -404,14 +441,21 @@ def _reproduce(args: list[str]) -> None:
     if name not in EXPERIMENTS:
         raise nearest(name, EXPERIMENTS, "experiment")
     made = _cli(EXPERIMENTS[name], f"uvd reproduce {name}", [_whole(a) for a in args[1:]])
-    from uvd.experiments import figure2, imitation_mini, mini
+    from uvd.experiments import figure2, figure3, imitation_mini, mini
     from uvd.experiments.batch import AT_ONCE
 
     at_once = made.jobs or AT_ONCE
-    if name == "mini":
+    if getattr(made, "draw", False):
+        {"mini": mini.draw, "figure2": figure2.draw, "figure3": figure3.draw}[name](made.out)
+    elif name == "mini":
         mini.reproduce(made.out, made.seeds, made.tasks, made.methods, at_once)
     elif name == "imitation":
         imitation_mini.run(made.out, made.seeds, made.methods, at_once)
+    elif name == "figure3":
+        figure3.reproduce(
+            made.out, made.panel, made.methods, made.seeds, made.steps, made.grid, made.demos,
+            at_once,
+        )  # fmt: skip
     else:
         figure2.reproduce(
             made.out, made.panel, made.methods, made.seeds, made.steps, at_once, made.code_noise
@@ -420,7 +464,7 @@ def _reproduce(args: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Demo:
-    """The paper's argument in miniature: the cliff walk's bias, then learning curves."""
+    """The paper's argument in miniature: the cliff walk's bias, learning curves, imitation."""
 
     out: Path = Path("demo")
     """Folder for runs, figures and the table."""

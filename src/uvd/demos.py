@@ -1,10 +1,11 @@
 """Demonstrations: read from three formats, thinned the same way for every method, written.
 
 `load_demos` takes a local Minari dataset (its id or its folder; nothing is downloaded), an HDF5
-file in GAIL's layout, or a folder of .npz files. A trajectory has T steps. Its observations are
-what each step was decided on, and where the format keeps it one more, what the last step led to:
-T + 1 rows in Minari, T in GAIL's layout, either in .npz files. Actions may be missing: imitation
-from observation needs none. All numbers are float32, as the replay memory holds them.
+file in GAIL's layout, a folder of .npz files, or the name of what is shipped with the package. A
+trajectory has T steps. Its observations are what each step was decided on, and where the format
+keeps it one more, what the last step led to: T + 1 rows in Minari, T in GAIL's layout, either in
+.npz files. Actions may be missing: imitation from observation needs none. All numbers are float32,
+as the replay memory holds them.
 """
 
 import hashlib
@@ -34,6 +35,8 @@ ADAPTED = {
     "HumanoidNonExploitableTerminating-v0": _HUMANOID,
 }
 
+SHIPPED = Path(__file__).parent / "data"  # NAME.h5, in GAIL's layout: part of the package
+
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
@@ -55,7 +58,7 @@ class Demos:
     """Demonstrations of one task: all of the same sizes, all with actions or none."""
 
     name: str  # what they were loaded from
-    kind: str  # minari, gail or npz
+    kind: str  # minari, gail, npz or shipped
     trajectories: tuple[Trajectory, ...]
 
     @property
@@ -83,10 +86,11 @@ class Pairs(NamedTuple):
 
 
 def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Demos:
-    """The demonstrations in a file, a folder, or a local Minari dataset of that id.
+    """The demonstrations in a file, a folder, or a local Minari dataset of that id; or shipped.
 
-    With `env_id` their sizes must be the task's. Observations of upstream's HalfCheetah or
-    Humanoid lose the entries that our variants of them hide (`ADAPTED`).
+    What the user has comes before what is shipped under the same name. With `env_id` their sizes
+    must be the task's. Observations of upstream's HalfCheetah or Humanoid lose the entries that our
+    variants of them hide (`ADAPTED`).
     """
     path = Path(source)
     if path.is_file():
@@ -95,14 +99,22 @@ def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Dem
         kind, trajectories = "minari", list(_read_minari(data))
     elif path.is_dir():
         kind, trajectories = "npz", list(_read_npz(path))
+    elif str(source) in (ours := shipped()):
+        kind, trajectories = "shipped", list(_read_gail(ours[str(source)]))
     else:
-        known = _local_minari()
+        known = [*_local_minari(), *ours]
         if not known:
             raise UserError(f"{source} is neither a file nor a folder nor a local Minari dataset")
-        raise nearest(str(source), known, "file, folder or local Minari dataset")
+        what = "file, folder, local Minari dataset or shipped name"
+        raise UserError(f"{nearest(str(source), known, what)} (shipped: {', '.join(ours)})")
     demos = Demos(str(source), kind, tuple(t for _, t in trajectories))
     _check_alike(demos, [where for where, _ in trajectories])
     return demos if env_id is None else _fit(demos, env_id)
+
+
+def shipped() -> dict[str, Path]:
+    """The demonstrations that come with the package, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.h5"))}
 
 
 def select(
@@ -237,14 +249,15 @@ def write_gail(trajectories: Sequence[Trajectory], file: str | os.PathLike[str])
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         with h5py.File(made, "w") as out:
-            out["obs_B_T_Do"] = padded([t.obs for t in demos])
+            packed = {"compression": "gzip", "shuffle": True}
+            out.create_dataset("obs_B_T_Do", data=padded([t.obs for t in demos]), **packed)
             out["len_B"] = np.array(lengths, np.int32)
             for name, rows in (
                 ("a_B_T_Da", [t.action for t in demos if t.action is not None]),
                 ("r_B_T", [t.reward for t in demos if t.reward is not None]),
             ):
                 if rows:
-                    out[name] = padded(rows)
+                    out.create_dataset(name, data=padded(rows), **packed)
         os.replace(made, final)
     except OSError as error:
         raise UserError(f"cannot write {final}: {error.strerror or error}") from error

@@ -115,7 +115,7 @@ class DemoSettings:
     """What vdi, gail, dac and bc imitate: required for them, refused for others."""
 
     demos: str | None = None
-    """File, folder or local Minari dataset of demonstrations."""
+    """File, folder, local Minari dataset or shipped name of demonstrations (`uvd list`)."""
     trajectories: int | None = None
     """How many of them, the first ones (all if not given)."""
     every: int = 1

@@ -6,6 +6,7 @@ from uvd.experiments import batch
 from uvd.runs import Run
 
 SUCCESS = {"td3": 0.1, "her": 0.7, "uvd": 0.9}
+RETURN = {"vdi": 90.0, "gail": 70.0, "dac": 50.0, "bc": 20.0}  # less where less is shown
 
 
 def fake_training(calls, stop_at=None):
@@ -18,13 +19,20 @@ def fake_training(calls, stop_at=None):
             if stop_at == (path.name, i):
                 run.close()
                 return 130
-            seeds, best = run.config["run"]["seeds"], SUCCESS[run.config["algorithm"]]
+            seeds, algorithm = run.config["run"]["seeds"], run.config["algorithm"]
             row = {"step": i * run.config["run"]["steps"] // 2, "seconds": float(i)}
-            final = [best * i / 2 - 0.01 * seed for seed in range(seeds)]
-            row |= {"eval/success_final": final, "eval/success_ever": [best] * seeds}
             row |= {"actor/abs_action": [0.1 * i] * seeds}
-            if run.config["algorithm"] == "uvd":
+            if shown := run.config.get("demos"):
+                best = RETURN[algorithm] - shown.get("every", 1)
+                row |= {"eval/return": [best * i / 2 - seed for seed in range(seeds)]}
+            else:
+                best = SUCCESS[algorithm]
+                final = [best * i / 2 - 0.01 * seed for seed in range(seeds)]
+                row |= {"eval/success_final": final, "eval/success_ever": [best] * seeds}
+            if algorithm in ("uvd", "vdi"):
                 row |= {"critic/target_over_bound_max": [0.5 * i - 0.1 * s for s in range(seeds)]}
+            if algorithm == "vdi":
+                row |= {f"demos/log_d_{what}": [i - 3.0] * seeds for what in ("min", "mean", "max")}
             run.report(row)
         run.save(row["step"], {}, {})
         run.close()

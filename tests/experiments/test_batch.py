@@ -48,6 +48,25 @@ def test_a_last_report_without_its_checkpoint_is_not_complete(jobs, calls, tmp_p
     assert not batch.complete(Run.open(path))
 
 
+def test_kept_are_the_runs_that_reached_their_last_step(
+    jobs, calls, training, tmp_path, monkeypatch
+):
+    short = jobs[0].name
+    monkeypatch.setattr(batch, "_train_process", training(calls, stop_at=(short, 2)))
+    with pytest.raises(Stopped):
+        batch.train_and_keep(jobs[:2], tmp_path, 1)
+    assert batch.kept(tmp_path) == [tmp_path / jobs[1].name]
+    assert not (tmp_path / short).exists()
+    monkeypatch.setattr(batch, "_train_process", training(calls))
+    batch.train_all(jobs[:1], tmp_path / "runs")  # by itself: what was trained is found
+    assert set(batch.kept(tmp_path)) == {tmp_path / job.name for job in jobs[:2]}
+    small = Run.open(tmp_path / short)
+    assert small.rows() == Run.open(tmp_path / "runs" / short).rows()
+    assert batch.reported(small)
+    assert not batch.complete(small)  # to go on training takes a checkpoint
+    assert batch.kept(tmp_path, [short, "other"]) == [tmp_path / short]
+
+
 def test_a_run_of_other_settings_is_refused_before_any_is_trained(jobs, calls, tmp_path):
     batch.train_all(jobs[1:2], tmp_path)
     more = mini.make_jobs({PUSH: 1000}, 5, PLAIN)

@@ -38,6 +38,17 @@ def test_a_label_names_what_sets_a_run_apart(runs):
     assert curves.run_labels([one, other]) == ["UVD (preset default)", "UVD (preset paper)"]
 
 
+def test_runs_shown_more_or_less_are_not_one_curve(runs):
+    (base,) = configs(runs, "td3")
+    shown = {"demos": "a.h5", "sha256": "1", "trajectories": 1}
+    few, more = ({**base, "demos": {**shown, **d}} for d in ({"every": 20}, {}))
+    assert curves.run_labels([few, more]) == ["TD3 (every 20)", "TD3 (every 1)"]
+    assert curves.run_labels([few, few]) == ["TD3", "TD3"]
+    paper = {**more, "preset": "paper", "settings": {**base["settings"], "gamma": 0, "tau": 0}}
+    paper["settings"]["batch"] = 1
+    assert curves.run_labels([few, paper])[1] == "TD3 (preset paper, every 1)"
+
+
 def test_a_method_keeps_its_colour(runs):
     few, all_ = configs(runs, "paper"), configs(runs, "td3", "future", "paper", "uvd")
     alone = curves.run_styles(few, curves.run_labels(few))

@@ -1,6 +1,9 @@
+import shutil
+
 import pytest
 from matplotlib.image import imread
 
+from uvd.cli import main
 from uvd.errors import UserError
 from uvd.experiments import figure2
 from uvd.runs import Run
@@ -35,6 +38,20 @@ def test_the_figure_shows_all_that_was_run(panels, calls, tmp_path):
     assert imread(tmp_path / "watched.png").shape[0] > 1.5 * two[0]
     for name in ("envs-Line-v0.png", "PointSlide-v0.png"):
         assert imread(tmp_path / name)[..., :3].std() > 0.05
+
+
+def test_small_files_are_enough_to_draw_it_again(panels, calls, tmp_path, capsys):
+    figure2.reproduce(tmp_path, ("push",), ("her", "uvd"), seeds=2)
+    before = (tmp_path / "summary.md").read_text()
+    shutil.rmtree(tmp_path / "runs")
+    (tmp_path / "summary.md").unlink()
+    (tmp_path / "figure2.png").unlink()
+    assert main(["reproduce", "figure2", "--draw", "--out", str(tmp_path)]) == 0
+    assert len(calls) == 2
+    assert (tmp_path / "summary.md").read_text() == before
+    assert (tmp_path / "figure2.png").exists()
+    assert main(["reproduce", "figure2", "--draw", "--out", str(tmp_path / "none")]) == 2
+    assert "no runs to draw" in capsys.readouterr().err
 
 
 def test_methods_share_their_sizes():

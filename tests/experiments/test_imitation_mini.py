@@ -11,11 +11,14 @@ from uvd.experiments.imitation_mini import Found
 
 def test_all_methods_are_shown_the_same_pairs(tmp_path):
     mini.write_npz(mini.make_demos(2), tmp_path / "demos")
-    jobs = mini.make_jobs(tmp_path / "demos", 2, mini.METHODS)
+    jobs = mini.make_jobs(tmp_path / "demos", 2, mini.METHODS, mini.DEMO_STEPS)
     shown = [job.config()["demos"] for job in jobs]
     assert all(s == shown[0] for s in shown)
     assert (shown[0]["trajectories"], shown[0]["every"]) == (1, 5)
     assert len({job.name for job in jobs}) == len(jobs) == len(mini.METHODS)
+    steps = {job.name: job.run["steps"] for job in jobs}
+    assert steps["vdi"] == mini.DEMO_STEPS["vdi"] < mini.METHODS["vdi"].steps
+    assert steps["dac"] == mini.METHODS["dac"].steps
 
 
 def test_the_table_is_in_units_of_the_expert_and_shows_the_worst_seed():

@@ -56,7 +56,10 @@ def test_the_demo_runs_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(mini, "DEMO_STEPS", {CLIFF: 1000})
     monkeypatch.setattr(mini, "DEMO_SEEDS", 2)
     monkeypatch.setattr(mini, "CLIFFWALK_SEEDS", 1)
+    monkeypatch.setattr(mini.imitation_mini, "DEMO_STEPS", {"bc": 1200})
     mini.demo(tmp_path)
-    for name in ("curves", "paths", "density", "figure1", "bias"):
+    for name in ("curves", "paths", "density", "figure1", "bias", "imitation/imitation"):
         assert np.std(imread(tmp_path / f"{name}.png")) > 0.05
-    assert (tmp_path / "summary.md").read_text().count("| yes |") == 2
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary.count("| yes |") == 2
+    assert "| BC | 1,200 |" in summary

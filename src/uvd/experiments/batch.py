@@ -74,12 +74,15 @@ def _require_same(run: Run, config: dict[str, Any]) -> None:
             )
 
 
-def complete(run: Run) -> bool:
-    """Whether the run has come to its end: its last report is there, and the checkpoint of it."""
+def reported(run: Run) -> bool:
+    """Whether the run's last report is there: enough to draw it."""
     rows = run.rows()
-    if not rows or rows[-1]["step"] < run.config["run"]["steps"]:
-        return False
-    return (run.path / "checkpoints" / str(rows[-1]["step"])).is_dir()
+    return bool(rows) and rows[-1]["step"] >= run.config["run"]["steps"]
+
+
+def complete(run: Run) -> bool:
+    """Whether the run need not be trained: its last report is there, and the checkpoint of it."""
+    return reported(run) and (run.path / "checkpoints" / str(run.rows()[-1]["step"])).is_dir()
 
 
 def train_all(jobs: Sequence[Job], folder: Path, at_once: int = 1) -> list[Path]:
@@ -144,6 +147,29 @@ def seconds_left(jobs: Sequence[Job], folder: Path, at_once: int = AT_ONCE) -> f
     return total / at_once
 
 
+class Health(NamedTuple):
+    """Whether a run's numbers stayed within their bounds, from its first report to its last."""
+
+    target: float | None
+    """Largest target over its bound, where the algorithm reports it."""
+    finite: bool
+    """No metric of any report was anything but a number."""
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, Any]]) -> "Health":
+        lists = [value for row in rows for value in row.values() if isinstance(value, list)]
+        targets = [x for row in rows for x in row.get("critic/target_over_bound_max", ())]
+        return cls(
+            max((math.inf if x is None else x for x in targets), default=None),
+            all(x is not None for values in lists for x in values),
+        )
+
+    def cells(self) -> tuple[str, str]:
+        """As a table has them."""
+        target = "–" if self.target is None else f"{self.target:.3f}"
+        return target, "yes" if self.finite else "NO"
+
+
 class Score(NamedTuple):
     """What a run came to, at its last report."""
 
@@ -155,10 +181,7 @@ class Score(NamedTuple):
     ever: np.ndarray
     """Success at any step."""
     seconds: float
-    target: float | None
-    """Largest target over its bound in the whole run, where the algorithm reports it."""
-    finite: bool
-    """No metric of any report was anything but a number."""
+    health: Health
 
 
 def scores(paths: Sequence[Path]) -> list[Score]:
@@ -168,8 +191,6 @@ def scores(paths: Sequence[Path]) -> list[Score]:
     found = []
     for run, label in zip(runs, labels):
         rows = run.rows()
-        lists = [value for row in rows for value in row.values() if isinstance(value, list)]
-        targets = [x for row in rows for x in row.get("critic/target_over_bound_max", ())]
         last = {
             name: np.array(rows[-1][f"eval/success_{name}"], float) for name in ("final", "ever")
         }
@@ -181,8 +202,7 @@ def scores(paths: Sequence[Path]) -> list[Score]:
                 last["final"],
                 last["ever"],
                 rows[-1]["seconds"],
-                max((math.inf if x is None else x for x in targets), default=None),
-                all(x is not None for values in lists for x in values),
+                Health.of(rows),
             )
         )
     return found
@@ -227,7 +247,8 @@ def tabulate(found: Sequence[Score]) -> Sheet:
 
     def row(task: str, label: str, group: Sequence[Score]) -> tuple[str, ...]:
         final, ever = [s.final for s in group], [s.ever for s in group]
-        targets = [s.target for s in group if s.target is not None]
+        targets = [s.health.target for s in group if s.health.target is not None]
+        health = Health(max(targets, default=None), all(s.health.finite for s in group))
         return (
             task,
             label,
@@ -235,8 +256,7 @@ def tabulate(found: Sequence[Score]) -> Sheet:
             _percent(statistics.interval(ever)),
             f"{100 * np.min(final):.0f}",
             f"{sum(s.seconds for s in group):.0f}",
-            f"{max(targets):.3f}" if targets else "–",
-            "yes" if all(s.finite for s in group) else "NO",
+            *health.cells(),
         )
 
     rows = [row(s.task, s.label, [s]) for s in found]
@@ -271,6 +291,27 @@ def differences(found: Sequence[Score]) -> Sheet:
     )
 
 
+def tabulate_watched(
+    paths: Sequence[Path], metrics: Sequence[str], name: curves.Name = curves.task_name,
+    label: curves.Labels | None = None,
+) -> Sheet:  # fmt: skip
+    """Some metrics along each run: at its first report, its quarters and its end."""
+    runs = [Run.open(path) for path in paths]
+    labels = (label or curves.run_labels)([run.config for run in runs])
+    rows = []
+    for run, of_run in zip(runs, labels):
+        for metric in metrics:
+            having = [row for row in run.rows() if isinstance(row.get(metric), list)]
+            if having:
+                places = np.linspace(0, len(having) - 1, 5).round().astype(int)
+                values = [np.array(having[i][metric], float) for i in places]
+                over_seeds = np.max if metric.endswith("_max") else statistics.iqm
+                cells = (f"{over_seeds(x):.3f}" for x in values)
+                rows.append((name(run.config), of_run, metric, *cells))
+    header = ("task", "method", "metric", "first report", "1/4", "1/2", "3/4", "end")
+    return Sheet("Watched: interquartile mean over seeds (`_max`: the largest)", header, rows)
+
+
 NOTE = """\
 Success at the last report, over fixed evaluation episodes without exploration: at the final step,
 at any step, and of the worst seed at the final step. Intervals: 95 %, bootstrap over seeds; with
@@ -282,9 +323,13 @@ a share of the bound that it must not exceed. Finite: every metric of every repo
 def write_summary(title: str, out: Path, paths: Sequence[Path], *more: str) -> None:
     """summary.md with both tables and what else there is to say; the first table is printed."""
     found = scores(paths)
-    table = tabulate(found)
-    parts = [f"# {title}\n", table.markdown(), NOTE, differences(found).markdown(), *more]
-    (out / "summary.md").write_text("\n".join(parts), encoding="utf-8")
+    write_tables(title, out, tabulate(found), NOTE, differences(found).markdown(), *more)
+
+
+def write_tables(title: str, out: Path, table: Sheet, *more: str) -> None:
+    """summary.md with a table and what else there is to say; the table is printed."""
+    text = "\n".join([f"# {title}\n", table.markdown(), *more])
+    (out / "summary.md").write_text(text, encoding="utf-8")
     table.show()
     print(f"tables and figures: {out}", flush=True)
 
@@ -310,26 +355,47 @@ def require_known(names: Iterable[str], known: Iterable[str], what: str) -> None
             raise nearest(name, known, what)
 
 
-def train_and_keep(jobs: Sequence[Job], out: Path, at_once: int) -> list[Path]:
-    """Trains into `out/runs` and returns the runs' folders.
-
-    In `out` itself lies then, for each run, its configuration and its metrics of every seed;
-    checkpoints and episodes stay in `runs/`.
-    """
+def check(jobs: Sequence[Job], at_once: int) -> None:
+    """Refuses nonsense before any folder is made."""
     if at_once < 1:
         raise UserError(f"jobs = {at_once} must be at least 1")
     for job in jobs:
-        job.config()  # refuses nonsense before the folder is made
+        job.config()
+
+
+def train_and_keep(jobs: Sequence[Job], out: Path, at_once: int) -> list[Path]:
+    """Trains into `out/runs` and returns the runs' folders; their small files are kept in `out`."""
+    check(jobs, at_once)
     make_folder(out)
-    tasks = ", ".join(dict.fromkeys(job.task for job in jobs))
+    tasks, seeds = ", ".join(dict.fromkeys(job.task for job in jobs)), jobs[0].run["seeds"]
     print(
-        f"{len(jobs)} runs of {jobs[0].run['seeds']} seeds on {tasks}, into {out}: "
+        f"{len(jobs)} runs of {seeds} seed{'s' if seeds > 1 else ''} on {tasks}, into {out}: "
         f"{minutes(seconds_left(jobs, out / 'runs', at_once))}",
         flush=True,
     )
-    paths = train_all(jobs, out / "runs", at_once)
-    for path in paths:
-        (out / path.name).mkdir(exist_ok=True)
-        for name in ("config.toml", "metrics.jsonl"):
-            shutil.copyfile(path / name, out / path.name / name)
+    try:
+        return train_all(jobs, out / "runs", at_once)
+    finally:
+        kept(out, [job.name for job in jobs])
+
+
+def kept(out: Path, names: Iterable[str] | None = None) -> list[Path]:
+    """The small files of the runs in `out` that reached their last step: enough to draw them.
+
+    They are a run's configuration and its metrics of every seed, in a folder of its name. What is
+    finished in `out/runs` is copied first; checkpoints and episodes stay there.
+    """
+    found = [path.parent.name for path in sorted(out.glob("*/config.toml"))]
+    found += [path.parent.name for path in sorted(out.glob("runs/*/config.toml"))]
+    paths = []
+    for name in dict.fromkeys(found if names is None else names):
+        small, whole = out / name, out / "runs" / name
+        if (whole / "config.toml").exists() and reported(run := Run.open(whole)):
+            small.mkdir(exist_ok=True)
+            shutil.copyfile(whole / "metrics.jsonl", small / "metrics.jsonl")
+            if Path(shown := run.config.get("demos", {}).get("demos", "")).is_absolute():
+                run.config["demos"]["demos"] = Path(shown).name  # where it lay says nothing here
+            Run(small, run.config).write_config()
+        if (small / "config.toml").exists() and reported(Run.open(small)):
+            paths.append(small)
     return paths

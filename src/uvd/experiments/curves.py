@@ -1,6 +1,7 @@
 """Figures of numbers: learning curves, what was watched, returns of demonstrations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from uvd.demos import Demos
 from uvd.errors import UserError, nearest
 from uvd.experiments import statistics
 from uvd.runs import Run
+from uvd.settings import DemoSettings
 
 # Okabe and Ito's palette, which colour-blind readers tell apart. An algorithm keeps its colours in
 # every figure: the first is its own, the others are for variants (HER: one for each strategy).
@@ -21,8 +23,12 @@ COLORS: dict[str, tuple[str, ...]] = {
     "td3": ("#777777", "#aaaaaa", "#444444", "#c4c4c4"),
     "her": ("#e69f00", "#d55e00", "#cc79a7", "#8c6d1f"),
     "uvd": ("#0072b2", "#56b4e9", "#003f66", "#5e7fa8"),
+    "vdi": ("#009e73", "#66c2a5", "#00523b", "#8fb8a8"),
+    "gail": ("#d55e00", "#f0a36b", "#8a3d00", "#c48a64"),
+    "dac": ("#8a5fbf", "#bfa3de", "#553a78", "#9c8ab0"),
+    "bc": ("#000000", "#555555", "#888888", "#b0b0b0"),
 }
-OTHERS = ("#009e73", "#000000", "#8a5fbf", "#66b39a")  # algorithms without colours of their own
+OTHERS = ("#cc79a7", "#b3a000", "#a0522d", "#4682b4")  # algorithms without colours of their own
 HER_COLORS = {"future": 0, "paper": 1, "final": 2, "episode": 3}
 DASHES = ("-", "--", "-.", ":")
 AXIS_NAMES = {
@@ -30,34 +36,43 @@ AXIS_NAMES = {
     "eval/success_ever": "success at any step",
     "eval/return": "return",
 }
+Config = Mapping[str, Any]
+Name = Callable[[Config], str]
+Labels = Callable[[Sequence[Config]], list[str]]
 MANY = 3  # from this many differing settings on, a run is called by its preset
 
 
-def task_name(config: Mapping[str, Any]) -> str:
+def task_name(config: Config) -> str:
     """A run's task, with those of its settings that are not its defaults."""
     changed = [f"{name} {value}" for name, value in config.get("task_settings", {}).items()]
     return config["task"] + (f" ({', '.join(changed)})" if changed else "")
 
 
-def run_labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _shown(config: Config) -> dict[str, Any]:
+    """What a run was shown, if it imitates."""
+    shown = config.get("demos")
+    return {**asdict(DemoSettings()), **shown, "sha256": ""} if shown else {}
+
+
+def run_labels(configs: Sequence[Config]) -> list[str]:
     """A name for each run: its algorithm, and what sets it apart from others of that algorithm."""
+
+    def differing(own: Config, others: Sequence[Config]) -> list[str]:
+        return [n for n, value in own.items() if any(o.get(n, value) != value for o in others)]
+
     names = []
     for config in configs:
         kin = [c for c in configs if c["algorithm"] == config["algorithm"]]
-        differ = [
-            name
-            for name, value in config["settings"].items()
-            if any(c["settings"].get(name, value) != value for c in kin)
-        ]
+        settings, shown = config["settings"], _shown(config)
+        differ = differing(settings, [c["settings"] for c in kin])
         if len(differ) >= MANY and len({c["preset"] for c in kin}) > 1:
             parts = [f"preset {config['preset']}"]
         else:
             parts = [
-                str(config["settings"][name])
-                if name == "strategy"
-                else f"{name} {config['settings'][name]}"
+                str(settings[name]) if name == "strategy" else f"{name} {settings[name]}"
                 for name in differ
             ]
+        parts += [f"{name} {shown[name]}" for name in differing(shown, [_shown(c) for c in kin])]
         names.append(config["algorithm"].upper() + (f" ({', '.join(parts)})" if parts else ""))
     return names
 
@@ -69,7 +84,7 @@ class Style(NamedTuple):
     dashes: str
 
 
-def run_styles(configs: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[str, Style]:
+def run_styles(configs: Sequence[Config], labels: Sequence[str]) -> dict[str, Style]:
     """A colour and a line for each label; the same label looks the same in every figure."""
     styles: dict[str, Style] = {}
     places = {name: count() for name in [*COLORS, "others"]}
@@ -140,23 +155,32 @@ def draw_curves(
     metric: str = "eval/success_final",
     titles: Mapping[str, str] | None = None,
     columns: int = 3,
+    name: Name = task_name,
+    label: Labels = run_labels,
 ) -> None:
     """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands.
 
-    `titles` gives tasks other names than their ids.
+    `titles` gives tasks other names than their ids. `name` and `label` tell by a run's
+    configuration to which panel it belongs (if not by its task), and what it is called there.
     """
-    tasks = list(dict.fromkeys(task_name(Run.open(path).config) for path in runs))
+    tasks = list(dict.fromkeys(name(Run.open(path).config) for path in runs))
     columns = min(len(tasks), columns)
-    _draw_panels(runs, out, [(task, metric) for task in tasks], columns, titles or {})
+    panels = [(task, metric) for task in tasks]
+    _draw_panels(runs, out, panels, columns, titles or {}, name, label)
 
 
 def draw_watched(
-    runs: Sequence[Path], out: Path, metrics: Sequence[str], titles: Mapping[str, str] | None = None
+    runs: Sequence[Path],
+    out: Path,
+    metrics: Sequence[str],
+    titles: Mapping[str, str] | None = None,
+    name: Name = task_name,
+    label: Labels = run_labels,
 ) -> None:
     """Several metrics of the same runs: a row a metric, a column a task."""
-    tasks = list(dict.fromkeys(task_name(Run.open(path).config) for path in runs))
+    tasks = list(dict.fromkeys(name(Run.open(path).config) for path in runs))
     panels = [(task, metric) for metric in metrics for task in tasks]
-    _draw_panels(runs, out, panels, len(tasks), titles or {})
+    _draw_panels(runs, out, panels, len(tasks), titles or {}, name, label)
 
 
 def _draw_panels(
@@ -165,13 +189,15 @@ def _draw_panels(
     panels: Sequence[tuple[str, str]],
     columns: int,
     titles: Mapping[str, str],
+    name: Name,
+    label: Labels,
 ) -> None:
     """A panel for each task and metric, with those of the runs that report it."""
     if not runs:
         raise UserError("there are no runs to draw")
     opened = [Run.open(path) for path in runs]
     configs = [run.config for run in opened]
-    labels = run_labels(configs)
+    labels = label(configs)
     styles = run_styles(configs, labels)
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.2 * columns, 0.8 + 3.1 * lines), layout="constrained")
@@ -180,18 +206,18 @@ def _draw_panels(
     alone = len({metric for _, metric in panels}) == 1
     for place, (ax, (task, metric)) in enumerate(zip(axes.flat, panels)):
         groups: dict[str, list[Run]] = {}
-        for run, label in zip(opened, labels):
-            if task_name(run.config) == task and (alone or _reports(run, metric)):
-                groups.setdefault(label, []).append(run)
+        for run, of_run in zip(opened, labels):
+            if name(run.config) == task and (alone or _reports(run, metric)):
+                groups.setdefault(of_run, []).append(run)
         seeds = set()
-        for label, group in groups.items():
+        for of_run, group in groups.items():
             steps, values = _pooled(group, metric)
             seeds.add(len(values))
             middle, low, high = statistics.curve(values)
-            color, dashes = styles[label]
+            color, dashes = styles[of_run]
             thousands = steps / 1000
             ax.fill_between(thousands, low, high, color=color, alpha=0.18, lw=0)
-            (shown[label],) = ax.plot(thousands, middle, dashes, color=color, lw=1.8)
+            (shown[of_run],) = ax.plot(thousands, middle, dashes, color=color, lw=1.8)
         if place < columns or alone:
             many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)})) if seeds else "no"
             plural = "" if seeds == {1} else "s"
@@ -208,7 +234,7 @@ def _draw_panels(
     ordered = sorted(shown)
     longest = max(map(len, ordered), default=0)
     figure.legend(
-        [shown[label] for label in ordered],
+        [shown[of_run] for of_run in ordered],
         ordered,
         loc="outside lower center",
         ncols=max(1, min(len(ordered), 50 * columns // (longest + 8))),

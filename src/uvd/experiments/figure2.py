@@ -4,12 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from uvd.api import file_name
-from uvd.experiments import batch, curves, statistics
-from uvd.experiments.batch import AT_ONCE, Job, Sheet
-from uvd.runs import Run
+from uvd.experiments import batch, curves
+from uvd.experiments.batch import AT_ONCE, Job
 
 # What all methods share, then each method's own: change them here.
 RUN: dict[str, Any] = {"envs": 4, "eval_episodes": 50}
@@ -68,24 +65,6 @@ def make_jobs(
     ]  # fmt: skip
 
 
-def tabulate_watched(paths: Sequence[Path]) -> Sheet:
-    """The watched numbers along each run: at its first report, its quarters and its end."""
-    runs = [Run.open(path) for path in paths]
-    labels = curves.run_labels([run.config for run in runs])
-    rows = []
-    for run, label in zip(runs, labels):
-        for metric in WATCHED:
-            having = [row for row in run.rows() if isinstance(row.get(metric), list)]
-            if having:
-                places = np.linspace(0, len(having) - 1, 5).round().astype(int)
-                values = [np.array(having[i][metric], float) for i in places]
-                over_seeds = np.max if metric.endswith("_max") else statistics.iqm
-                cells = (f"{over_seeds(x):.3f}" for x in values)
-                rows.append((curves.task_name(run.config), label, metric, *cells))
-    header = ("task", "method", "metric", "first report", "1/4", "1/2", "3/4", "end")
-    return Sheet("Watched: interquartile mean over seeds (`_max`: the largest)", header, rows)
-
-
 def reproduce(
     out: Path,
     panels: tuple[str, ...] = (),
@@ -105,11 +84,13 @@ def reproduce(
         out,
         at_once,
     )
+    draw(out)
 
+
+def draw(out: Path) -> None:
+    """Figures and tables, from the small files of the finished runs in `out`."""
     everything = [*PANELS.values(), CODE_NOISE]
-    names = [f"{panel.file}-{method}" for panel in everything for method in METHODS]
-    folders = [out / "runs" / name for name in names if (out / "runs" / name).is_dir()]
-    paths = [path for path in folders if batch.complete(Run.open(path))]
+    paths = batch.kept(out, [f"{panel.file}-{m}" for panel in everything for m in METHODS])
     titles = {panel.task: panel.title for panel in everything}
     curves.draw_curves(paths, out / "figure2.png", titles=titles, columns=4)
     curves.draw_watched(paths, out / "watched.png", WATCHED, titles)
@@ -118,7 +99,7 @@ def reproduce(
             curves.draw_curves(own, out / f"{panel.file}.png", titles=titles)
     batch.write_summary(
         "Figure 2", out, paths,
-        tabulate_watched(paths).markdown(),
+        batch.tabulate_watched(paths, WATCHED).markdown(),
         "frac_td: share of targets that are TD alone, the density adding nothing. abs_action: mean "
         "size of the actor's\nactions. moved: share of exploring episodes that moved the object. "
         "target_over_bound_max: largest target over its\nbound. TD3 and HER have no density, so "

@@ -5,8 +5,9 @@ share of the expert's (random play is 0), and the energy distance between the st
 expert visit. The figure draws those states.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,8 @@ from uvd.tasks import make_task
 TASK = "PointLoop-v0"
 SEEDS = 2
 TRAJECTORIES, EVERY = 1, 5
-EPISODES = 20  # of each agent and of the expert, to compare what they visit
+EPISODES = 100  # of each agent and of the expert, to compare what they visit
+THINNED = 4  # every n-th state of them: all would take gigabytes to compare
 DRAWN = 6  # episodes in the figure
 
 
@@ -43,29 +45,35 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "vdi": Method("VDI (states)", "vdi", 16_000, 3.0, {}),
+    "vdi": Method("VDI (states)", "vdi", 40_000, 3.0, {}),
     "dac": Method("DAC", "dac", 40_000, 1.0, {}),
     "dac-states": Method("DAC (states)", "dac", 40_000, 1.0, {"reads": "state"}),
     "gail": Method("GAIL", "gail", 120_000, 0.1, {}, 8),
     "gail-states": Method("GAIL (states)", "gail", 120_000, 0.1, {"reads": "state"}, 8),
     "bc": Method("BC", "bc", 20_000, 0.1, {}),
 }
-DEMO_METHODS = ("vdi", "dac", "gail", "bc")
+MAIN_METHODS = ("vdi", "dac", "gail", "bc")
+DEMO_SEEDS = 1
+DEMO_STEPS = {"vdi": 10_000, "gail": 80_000, "bc": 4_000}  # what fits into the demo
 
 NOTE = """\
 The expert shows {pairs} pairs: {trajectories} trajectory, every {every}th step. VDI and what is
 marked "states" do not read their actions. Return: the mean of {episodes} fresh episodes a seed, as
-a share of the expert's, random play being 0. Distance: the energy distance between the states
-visited in them and in {episodes} other episodes of the expert. Both: mean over seeds (worst seed).
+a share of the expert's, random play being 0. Distance: the energy distance between every
+{thinned}th state visited in them and in {episodes} other episodes of the expert. Both: mean over
+seeds (worst seed).
 """
 
 
-def make_jobs(shown: Path, seeds: int, methods: Iterable[str]) -> list[Job]:
-    """Every method, shown the same pairs."""
+def make_jobs(
+    shown: Path, seeds: int, methods: Iterable[str], steps: Mapping[str, int]
+) -> list[Job]:
+    """Every method, shown the same pairs; `steps` where they are not the method's own."""
     return [
         Job(
-            name, m.algorithm, TASK, {"seeds": seeds, "steps": m.steps, "envs": m.envs}, m.pace,
-            m.settings, demos={"demos": str(shown), "trajectories": TRAJECTORIES, "every": EVERY},
+            name, m.algorithm, TASK,
+            {"seeds": seeds, "steps": steps.get(name, m.steps), "envs": m.envs}, m.pace, m.settings,
+            demos={"demos": str(shown), "trajectories": TRAJECTORIES, "every": EVERY},
         )
         for name, m in ((name, METHODS[name]) for name in methods)
     ]  # fmt: skip
@@ -93,14 +101,14 @@ def _found(label: str, played: Sequence[list[Trajectory]], expert: np.ndarray) -
     """What the seeds' episodes come to, against the states that the expert visits."""
     rewards = [[t.reward for t in seed if t.reward is not None] for seed in played]
     returns = np.array([np.mean([r.sum() for r in seed]) for seed in rewards])
-    distance = np.array([energy_distance(visited(seed), expert) for seed in played])
+    distance = np.array([energy_distance(visited(seed)[::THINNED], expert) for seed in played])
     states = np.stack([t.obs for t in played[0][:DRAWN]])
     return Found(label, returns, distance, states=states)
 
 
 def measure(paths: Sequence[Path]) -> list[Found]:
     """Random play, the expert against itself, and every run."""
-    expert = visited(make_demos(EPISODES, seed=1))
+    expert = visited(make_demos(EPISODES, seed=1))[::THINNED]
     found = [
         _found("random play", [random_play(EPISODES)], expert),
         _found("the expert again", [make_demos(EPISODES, seed=2)], expert),
@@ -154,7 +162,11 @@ def draw_visited(found: Sequence[Found], shown: np.ndarray, out: Path) -> None:
 
 
 def run(
-    out: Path, seeds: int = SEEDS, methods: tuple[str, ...] = DEMO_METHODS, at_once: int = AT_ONCE
+    out: Path,
+    seeds: int = SEEDS,
+    methods: Sequence[str] = MAIN_METHODS,
+    at_once: int = AT_ONCE,
+    steps: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Found]:
     """Trains what is not yet trained; imitation.md, imitation.png and the runs lie in `out`."""
     batch.require_known(methods, METHODS, "imitator")
@@ -164,11 +176,13 @@ def run(
     demos = out / "demos"
     if not demos.exists():
         write_npz(make_demos(4), demos)
-    paths = batch.train_and_keep(make_jobs(demos, seeds, methods), out, at_once)
+    paths = batch.train_and_keep(make_jobs(demos, seeds, methods, steps), out, at_once)
     found = measure(paths)
     table = tabulate(found)
     shown = select(load_shown(demos), TRAJECTORIES, EVERY).obs
-    note = NOTE.format(pairs=len(shown), trajectories=TRAJECTORIES, every=EVERY, episodes=EPISODES)
+    note = NOTE.format(
+        pairs=len(shown), trajectories=TRAJECTORIES, every=EVERY, episodes=EPISODES, thinned=THINNED
+    )
     text = "\n".join([table.markdown(), note])
     (out / "imitation.md").write_text(text, encoding="utf-8")
     draw_visited(found, shown, out / "imitation.png")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from uvd.experiments import batch, cliffwalk, curves, maps
+from uvd.experiments import batch, cliffwalk, curves, imitation_mini, maps
 from uvd.experiments.batch import AT_ONCE, Job
 
 CLIFF = maps.CLIFF
@@ -63,13 +63,17 @@ def make_jobs(steps: dict[str, int], seeds: int, methods: Iterable[str]) -> list
 
 
 def demo(out: Path) -> None:
-    """The cliff walk's bias in numbers, then TD3, HER and UVD on two point tasks."""
+    """The cliff walk's bias in numbers; TD3, HER and UVD on two point tasks; VDI and two rivals."""
     batch.make_folder(out)
     jobs = make_jobs(DEMO_STEPS, DEMO_SEEDS, DEMO_METHODS)
+    steps, imitation = imitation_mini.DEMO_STEPS, out / "imitation"
+    imitators = imitation_mini.make_jobs(imitation, imitation_mini.DEMO_SEEDS, steps, steps)
     left = CLIFFWALK_SECONDS + batch.seconds_left(jobs, out / "runs")
+    left += batch.seconds_left(imitators, imitation / "runs")
     print(
         f"The cliff walk against exact values, then {len(jobs)} runs of {DEMO_SEEDS} seeds on "
-        f"{' and '.join(DEMO_STEPS)}, into {out}: {batch.minutes(left)}",
+        f"{' and '.join(DEMO_STEPS)}, then {len(imitators)} imitators, into {out}: "
+        f"{batch.minutes(left)}",
         flush=True,
     )
     rows = cliffwalk.measure(range(CLIFFWALK_SEEDS))
@@ -83,13 +87,16 @@ def demo(out: Path) -> None:
     curves.draw_curves(paths, out / "curves.png")
     maps.draw_paths(on_cliff, out / "paths.png")
     maps.draw_density(on_cliff[-1], out / "density.png")
+    imitation_mini.run(imitation, imitation_mini.DEMO_SEEDS, tuple(steps), steps=steps)
     batch.write_summary(
         "The demo", out, paths, WORDING,
         "## Figures\n",
         "- curves.png: learning curves, interquartile mean and 95 % bands",
         "- paths.png: the evaluation episodes of PointCliff, over the pit",
         "- density.png: from one state, what was reached, the learned density and value over goals",
-        "- figure1.png, bias.png: the cliff walk, where exact values are known\n",
+        "- figure1.png, bias.png: the cliff walk, where exact values are known",
+        "- imitation/imitation.png: what imitators visit, over what they were shown\n",
+        (imitation / "imitation.md").read_text(encoding="utf-8"),
         "## The cliff walk: bias against exact values\n",
         (out / "cliffwalk.md").read_text(encoding="utf-8"),
     )  # fmt: skip
@@ -108,9 +115,15 @@ def reproduce(
     steps = {task: n for task, n in STEPS.items() if not tasks or task in tasks}
     jobs = make_jobs(steps, seeds, methods or [m for m in METHODS if m not in EXTRA])
     paths = batch.train_and_keep(jobs, out, at_once)
-    curves.draw_curves(paths, out / "curves.png")
     if CLIFF in steps:
         maps.draw_paths(
             [path for job, path in zip(jobs, paths) if job.task == CLIFF], out / "paths.png"
         )
+    draw(out)
+
+
+def draw(out: Path) -> None:
+    """Curves and tables, from the small files of the finished runs in `out`."""
+    paths = batch.kept(out, [job.name for job in make_jobs(STEPS, 1, METHODS)])
+    curves.draw_curves(paths, out / "curves.png")
     batch.write_summary("Figure 2 in miniature", out, paths, WORDING)
