@@ -32,10 +32,14 @@ def test_a_label_names_what_sets_a_run_apart(runs):
     ]
     one, other = configs(runs, "uvd", "uvd")
     other["settings"] |= {"horizon": 4}
-    assert curves.run_labels([one, other]) == ["UVD (horizon 1)", "UVD (horizon 4)"]
-    other["settings"] |= {"gamma": 0.9, "batch": 8, "intended": 1.0}
+    assert curves.run_labels([one, other]) == ["UVD", "UVD (horizon 4)"]
     other["preset"] = "paper"
-    assert curves.run_labels([one, other]) == ["UVD (preset default)", "UVD (preset paper)"]
+    assert curves.run_labels([one, other]) == ["UVD", "UVD (preset paper)"]  # its horizon is 4
+    other["settings"] |= {"gamma": 0.9}
+    assert curves.run_labels([one, other])[1] == "UVD (preset paper, gamma 0.9)"
+    assert curves.run_labels([other]) == ["UVD"]
+    one["algorithm"] = other["algorithm"] = "mine"
+    assert curves.run_labels([one, other])[0].startswith("MINE (gamma 0.98, horizon 1")
 
 
 def test_runs_shown_more_or_less_are_not_one_curve(runs):
@@ -45,8 +49,7 @@ def test_runs_shown_more_or_less_are_not_one_curve(runs):
     assert curves.run_labels([few, more]) == ["TD3 (every 20)", "TD3 (every 1)"]
     assert curves.run_labels([few, few]) == ["TD3", "TD3"]
     paper = {**more, "preset": "paper", "settings": {**base["settings"], "gamma": 0, "tau": 0}}
-    paper["settings"]["batch"] = 1
-    assert curves.run_labels([few, paper])[1] == "TD3 (preset paper, every 1)"
+    assert curves.run_labels([few, paper])[1] == "TD3 (preset paper, gamma 0, tau 0, every 1)"
 
 
 def test_a_method_keeps_its_colour(runs):

@@ -15,7 +15,7 @@ from uvd.demos import Demos
 from uvd.errors import UserError, nearest
 from uvd.experiments import statistics
 from uvd.runs import Run
-from uvd.settings import DemoSettings
+from uvd.settings import DemoSettings, build, flatten
 
 # Okabe and Ito's palette, which colour-blind readers tell apart. An algorithm keeps its colours in
 # every figure: the first is its own, the others are for variants (HER: one for each strategy).
@@ -39,7 +39,6 @@ AXIS_NAMES = {
 Config = Mapping[str, Any]
 Name = Callable[[Config], str]
 Labels = Callable[[Sequence[Config]], list[str]]
-MANY = 3  # from this many differing settings on, a run is called by its preset
 
 
 def task_name(config: Config) -> str:
@@ -54,8 +53,20 @@ def _shown(config: Config) -> dict[str, Any]:
     return {**asdict(DemoSettings()), **shown, "sha256": ""} if shown else {}
 
 
+def _usual(config: Config) -> dict[str, Any]:
+    """A run's settings as its preset has them, in the types that a file keeps."""
+    try:
+        flat = flatten(build(config["algorithm"], config["preset"], {}))
+    except UserError:  # registered elsewhere, or a preset of another version
+        return {}
+    return {name: list(x) if isinstance(x, tuple) else x for name, x in flat.items()}
+
+
 def run_labels(configs: Sequence[Config]) -> list[str]:
-    """A name for each run: its algorithm, and what sets it apart from others of that algorithm."""
+    """A name for each run: its algorithm, and what sets it apart from others of that algorithm.
+
+    Named are its preset, unless that is the default one, and what it has otherwise than its preset.
+    """
 
     def differing(own: Config, others: Sequence[Config]) -> list[str]:
         return [n for n, value in own.items() if any(o.get(n, value) != value for o in others)]
@@ -63,15 +74,14 @@ def run_labels(configs: Sequence[Config]) -> list[str]:
     names = []
     for config in configs:
         kin = [c for c in configs if c["algorithm"] == config["algorithm"]]
-        settings, shown = config["settings"], _shown(config)
-        differ = differing(settings, [c["settings"] for c in kin])
-        if len(differ) >= MANY and len({c["preset"] for c in kin}) > 1:
-            parts = [f"preset {config['preset']}"]
-        else:
-            parts = [
-                str(settings[name]) if name == "strategy" else f"{name} {settings[name]}"
-                for name in differ
-            ]
+        settings, shown, usual = config["settings"], _shown(config), _usual(config)
+        parts = [
+            str(settings[name]) if name == "strategy" else f"{name} {settings[name]}"
+            for name in differing(settings, [c["settings"] for c in kin])
+            if name == "strategy" or usual.get(name) != settings[name]
+        ]
+        if config["preset"] != "default" and len({c["preset"] for c in kin}) > 1:
+            parts.insert(0, f"preset {config['preset']}")
         parts += [f"{name} {shown[name]}" for name in differing(shown, [_shown(c) for c in kin])]
         names.append(config["algorithm"].upper() + (f" ({', '.join(parts)})" if parts else ""))
     return names
