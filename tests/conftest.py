@@ -20,4 +20,4 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         # On several threads XLA's CPU products may differ in the last bit from call to call
         # (github.com/jax-ml/jax/issues/39741), and tests here compare bits.
-        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+        os.environ.setdefault("PJRT_NPROC", "1")

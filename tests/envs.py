@@ -95,7 +95,14 @@ class Modules(Line):
     """Tells in its observation whether its process has loaded JAX."""
 
     def _look(self):
-        return {**super()._look(), "observation": np.array([0.0, 0.0, "jax" in sys.modules])}
+        return {**super()._look(), "observation": np.append(self.point, "jax" in sys.modules)}
+
+
+class Blind(Line):
+    """Does not show where the point is."""
+
+    def _look(self):
+        return {**super()._look(), "observation": np.array([0.0, 0.0, self.time / 10])}
 
 
 class Drawn(Line):
@@ -218,7 +225,7 @@ class Priceless(Walk):
 
 
 _CLASSES = (
-    Line, Modules, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent, Drawn,
+    Line, Modules, Blind, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent, Drawn,
     Late, Restless, Walk, Wall, Torn, Priceless,
 )  # fmt: skip
 for _class in _CLASSES:

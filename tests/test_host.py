@@ -17,12 +17,12 @@ import uvd
 from uvd.agents import Agent, Spec
 from uvd.agents.td3 import TD3Config
 from uvd.cli import main
-from uvd.collect.worker import EVAL
+from uvd.collect.worker import EVAL, Played
 from uvd.collect.workers import Workers
 from uvd.core.policy import MLP, Norm, Policy
 from uvd.core.replay import records
 from uvd.errors import Stopped, UserError
-from uvd.host import lagged, make_env_program
+from uvd.host import lagged, make_env_program, moved
 from uvd.runs import Run
 from uvd.settings import RunSettings
 from uvd.tasks.goalenv import goal_task
@@ -263,6 +263,32 @@ def test_actions_are_in_the_environments_units(tmp_path):
     np.testing.assert_array_equal(inner, [4, 4])
     assert ((action >= 2) & (action <= 6)).all()
     assert trained.rows()[-1]["critic/loss"][0] > 0
+
+
+def test_a_drift_is_no_move():
+    still = np.zeros((11, 2), np.float32)
+    for kind, shift, expected in [
+        ("sparse", 0.06, True),  # the radius is 0.25
+        ("sparse", 0.04, False),
+        ("square", 0.04, True),  # no distance
+        ("square", 0.0005, False),
+    ]:
+        end = still.copy()
+        end[-1, 0] = shift
+        played = Played(still, still[:-1], end, still[0], False, None, still[:-1, 0])
+        assert moved(goal_task(ENV, {"kind": kind}), played) == expected
+
+
+def test_an_achieved_goal_that_is_not_shown_is_appended(tmp_path):
+    settings = {**TINY, "steps": 150, "seeds": 1}
+    trained = uvd.train("her", "envs:Blind-v0", out=tmp_path / "run", **settings)
+    assert not trained.plan.task.shown
+    assert goal_task(ENV, {}).shown
+    actor = trained.policy()
+    np.testing.assert_array_equal(actor.policy.norm.seen, [3, 4])  # after the environment's three
+    assert actor(np.zeros(5), np.zeros(2)).shape == (2,)
+    with pytest.raises(UserError, match="is 5 numbers: the environment's and the achieved goal, n"):
+        actor(np.zeros(3), np.zeros(2))
 
 
 def test_success_by_reward_needs_a_rule(tmp_path):

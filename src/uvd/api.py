@@ -26,7 +26,7 @@ from uvd.loop import (
 from uvd.runs import Run
 from uvd.settings import DemoSettings, RunSettings
 from uvd.tasks import TASKS, Task
-from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.goalenv import EnvTask, GoalTask
 from uvd.tasks.rewardenv import env_task
 from uvd.video import Film, write_video
 
@@ -49,6 +49,13 @@ class Actor:
 
     def __call__(self, obs: Any, goal: Any = None) -> np.ndarray:
         obs = np.asarray(obs, np.float32)
+        if obs.shape[-1] != self.task.obs_dim:
+            hidden = isinstance(self.task, GoalTask) and not self.task.shown
+            more = ": the environment's and the achieved goal" if hidden else ""
+            raise UserError(
+                f"an observation of {self.task.id} is {self.task.obs_dim} numbers{more}, "
+                f"not {obs.shape[-1]}"
+            )
         if goal is None:
             if self.task.goal_dim:
                 raise UserError(f"{self.task.id} has goals: act on (obs, goal)")

@@ -323,8 +323,9 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
     )
     if "td_goals" in s:
         _require(
-            s["smoothing"] > 0 or "balanced" not in (s["td_goals"], s["actor_goals"]),
-            "balanced goals need smoothing above 0: they compare densities",
+            max(s["smoothing"], s["smoothing_long"]) > 0
+            or "balanced" not in (s["td_goals"], s["actor_goals"]),
+            "balanced goals need smoothing or smoothing_long above 0: they compare densities",
         )
         _require(s["futures"] < 1, f"futures = {s['futures']} must be below 1")
     else:

@@ -18,7 +18,7 @@ import numpy as np
 from uvd.collect.worker import FRESH, Job, play
 from uvd.core.policy import Policy
 from uvd.errors import UserError
-from uvd.tasks.goalenv import EnvTask, is_success, one_line
+from uvd.tasks.goalenv import EnvTask, is_success, make_env, one_line
 
 WAYS = ("egl", "osmesa")  # how MuJoCo may draw without a screen, best first
 REACHED = (0, 114, 178)  # the frame around a picture in which the goal is achieved
@@ -107,11 +107,11 @@ def main() -> None:
     try:
         film: Film = pickle.load(sys.stdin.buffer)
         task = film.task
-        env = gym.make(task.spec, disable_env_checker=True)
+        env = make_env(task)
         if "rgb_array" not in env.metadata.get("render_modes", ()):
             raise UserError(f"{task.id} cannot be drawn: it has no render mode 'rgb_array'")
         env.close()
-        env = gym.make(task.spec, disable_env_checker=True, render_mode="rgb_array")
+        env = make_env(task, render_mode="rgb_array")
         camera = _Camera(env, film)
         for number in range(film.episodes):
             play(task, camera, film.policy, Job(0, 0, FRESH, number))

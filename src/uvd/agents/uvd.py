@@ -148,8 +148,8 @@ def learns_after(config: UVDConfig) -> bool:
 
 
 def goal_unit(spec: Spec) -> np.ndarray:
-    """What counts as 1 in each live dimension: its range, or where success is a distance, the mean
-    of their ranges, so that the kernel is round as the goal is."""
+    """What counts as 1 in each live dimension: its half-range, or where success is a distance, the
+    mean of these, so that the kernel is round as the goal is."""
     scale = np.asarray(spec.norm.goal_scale)[list(spec.live)]
     return scale if spec.radius is None else np.full_like(scale, scale.mean())
 

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from uvd import __version__
+from uvd.api import file_name
 from uvd.errors import Stopped, UserError, nearest
 from uvd.experiments import curves, statistics
 from uvd.loop import make_config
@@ -175,6 +176,7 @@ class Score(NamedTuple):
 
     task: str
     algorithm: str
+    method: str  # the job's name without its task
     label: str
     final: np.ndarray
     """Success at the final step, a number a seed."""
@@ -198,6 +200,7 @@ def scores(paths: Sequence[Path]) -> list[Score]:
             Score(
                 curves.task_name(run.config),
                 run.config["algorithm"],
+                run.path.name.removeprefix(f"{file_name(run.config['task'])}-"),
                 label,
                 last["final"],
                 last["ever"],
@@ -261,10 +264,11 @@ def tabulate(found: Sequence[Score]) -> Sheet:
 
     rows = [row(s.task, s.label, [s]) for s in found]
     tasks = {s.task for s in found}
-    for label in dict.fromkeys(s.label for s in found):
-        own = [s for s in found if s.label == label]
-        if len(tasks) > 2 and len(own) == len(tasks):
-            rows.append(row("all tasks", label, own))
+    for method in dict.fromkeys(s.method for s in found):
+        own = [s for s in found if s.method == method]
+        alike = len({len(s.final) for s in own}) == 1
+        if len(tasks) > 2 and len(own) == len(tasks) and alike:
+            rows.append(row("all tasks", min((s.label for s in own), key=len), own))
     return Sheet("Success in %, interquartile mean over seeds", header, rows)
 
 
@@ -314,9 +318,10 @@ def tabulate_watched(
 
 NOTE = """\
 Success at the last report, over fixed evaluation episodes without exploration: at the final step,
-at any step, and of the worst seed at the final step. Intervals: 95 %, bootstrap over seeds; with
-few seeds they are somewhat too narrow. Max target: the critic's largest target in the whole run, as
-a share of the bound that it must not exceed. Finite: every metric of every report is a number.
+at any step, and of the worst seed at the final step. Intervals: 95 %, bootstrap over seeds, for
+these episodes; they are too narrow with few seeds, of three or fewer hardly more than their spread.
+Max target: the critic's largest target in the whole run, as a share of the bound that it must not
+exceed. Finite: every metric of every report is a number.
 """
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict
 
+from uvd.core.normalize import find_achieved
 from uvd.errors import UserError, nearest
 
 Array = Any  # of NumPy; where success is a matter of distance, of JAX too
@@ -74,6 +75,7 @@ class GoalTask(EnvTask):
 
     reward: Reward
     says_success: bool  # whether `info` tells success after every step
+    shown: bool  # whether the observation shows the achieved goal; if not, `make_env` appends it
 
     def success(self, achieved: Array, goal: Array) -> Array:
         """Whether goals are achieved, as far as that follows from the rewards."""
@@ -110,9 +112,19 @@ def examined(
     return _examined(name, pairs, tuple(others), examine)
 
 
-def make_env(task: EnvTask) -> gym.Env:
-    """The environment itself."""
-    return gym.make(task.spec, disable_env_checker=True)
+class Showing(gym.ObservationWrapper):
+    """Appends the achieved goal to the observation."""
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """What the environment shows, with more of it to be seen."""
+        parts = [observation["observation"], observation["achieved_goal"]]
+        return {**observation, "observation": np.concatenate(parts)}
+
+
+def make_env(task: EnvTask, **settings: Any) -> gym.Env:
+    """The environment as the task describes it."""
+    env = gym.make(task.spec, disable_env_checker=True, **settings)
+    return env if getattr(task, "shown", True) else Showing(env)
 
 
 @lru_cache(maxsize=8)
@@ -224,7 +236,8 @@ def examine_goals(name: str, env: gym.Env) -> GoalTask:
         raise UserError(f"{name} does not play: {one_line(error)}") from error
     obs_dim, goal_dim = (parts[k].shape[0] for k in ("observation", "desired_goal"))  # type: ignore[index]
     require(
-        seen.achieved.shape[-1] == seen.desired.shape[-1] == goal_dim and seen.obs_dim == obs_dim,
+        seen.achieved.shape[-1] == seen.desired.shape[-1] == goal_dim
+        and seen.obs.shape[-1] == obs_dim,
         f"{name} gives observations of other shapes than its observation_space says",
     )
     says = len(seen.success) == len(seen.achieved)
@@ -235,8 +248,10 @@ def examine_goals(name: str, env: gym.Env) -> GoalTask:
         "neither info['is_success'] nor rewards of two values",
     )
     low, high = (x.astype(np.float64) for x in (actions.low, actions.high))
+    shown = find_achieved(seen.obs, seen.achieved) is not None
     return GoalTask(
-        name, spec, obs_dim, len(low), goal_dim, horizon, low, high, reward, says
+        name, spec, obs_dim + (0 if shown else goal_dim), len(low), goal_dim, horizon, low, high,
+        reward, says, shown,
     )  # fmt: skip
 
 
@@ -266,31 +281,32 @@ def kind_of(space: gym.Space) -> str:
 
 
 class _Seen(NamedTuple):
-    """Goals met in a few random steps, float32 as the replay memory holds them."""
+    """What is met in a few random steps, float32 as the replay memory holds it."""
 
+    obs: np.ndarray
     achieved: np.ndarray
     desired: np.ndarray
     success: np.ndarray  # what `info` said, as long as the others if it always does
-    obs_dim: int
 
 
 def _look(env: gym.Env, actions: Box) -> _Seen:
     rng = np.random.default_rng(0)
-    achieved, desired, success = [], [], []
+    rows: dict[str, list[np.ndarray]] = {key: [] for key in KEYS}
+    success = []
     for episode in range(12):
         obs, _ = env.reset(seed=episode)
         for _ in range(16):
             obs, _, terminated, truncated, info = env.step(
                 rng.uniform(actions.low, actions.high).astype(actions.dtype)
             )
-            achieved.append(np.asarray(obs["achieved_goal"], np.float32))
-            desired.append(np.asarray(obs["desired_goal"], np.float32))
+            for key in KEYS:
+                rows[key].append(np.asarray(obs[key], np.float32))
             said = is_success(info)
             success += [] if said is None else [said]
             if terminated or truncated:
                 break
-    size = np.asarray(obs["observation"]).shape[-1]
-    return _Seen(np.stack(achieved), np.stack(desired), np.array(success, bool), size)
+    obs_rows, achieved, desired = (np.stack(rows[key]) for key in KEYS)
+    return _Seen(obs_rows, achieved, desired, np.array(success, bool))
 
 
 def _find_reward(name: str, env: gym.Env, seen: _Seen) -> Reward:
