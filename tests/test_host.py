@@ -39,9 +39,11 @@ QUOTA, HORIZON = 30, 10
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """A run that nothing interrupted."""
+    """A run that nothing interrupted; it plays while it learns, however few the cores."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    uvd.train("her", ENV, out=out, task_settings=ENDS, **TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uvd.host.FEW_CORES", 0)
+        uvd.train("her", ENV, out=out, task_settings=ENDS, **TINY)
     return out
 
 

@@ -3,7 +3,8 @@
 The episodes of cycle c + 1 are played while cycle c is learned from, by the policy as it was before
 that: as learned through cycle c - 1. What plays next is part of the agent's state (`Lagged`), so a
 resumed run plays what the killed one was playing. The numbers of steps and episodes so far are read
-off the ring. Nothing depends on how fast who was: the result is the same for any number of workers.
+off the ring. Nothing depends on how fast who was: the result is the same for any number of workers,
+and where playing and learning share a few cores, so take turns.
 
 Every cycle brings each seed to its quota of `envs * horizon` steps in whole episodes; what the last
 of them made too many is owed less in the next, so updates and steps keep their ratio exactly.
@@ -23,7 +24,7 @@ from uvd.agents.agent import Agent, Demos, Metrics, Spec, State
 from uvd.agents.td3 import TD3Config
 from uvd.collect.exploration import Exploration
 from uvd.collect.worker import PROBE, TRAIN, Job, Played
-from uvd.collect.workers import Policies, Workers
+from uvd.collect.workers import Policies, Workers, cores
 from uvd.core.policy import Policy, greedy
 from uvd.core.replay import Episode, Record, Ring, insert_all, stacked
 from uvd.program import RANDOM, Learner, Program, cycle_keys, make_init, make_learn, measure, never
@@ -31,6 +32,7 @@ from uvd.settings import RunSettings
 from uvd.tasks.goalenv import EnvTask, GoalTask, batch_reward, reward_env
 
 PROBE_STEPS = 5000  # random steps from which feature ranges are measured
+FEW_CORES = 4
 
 
 class Lagged(NamedTuple):
@@ -178,6 +180,8 @@ def make_env_program(
     updates = 1 if on_policy else round(quota * td3.updates_per_step)
     burst = make_learn(agent, updates, warm)
     flights: dict[int, Future] = {}  # the episodes of a cycle, in the making
+    # On few cores, playing would only hold up the products of the learner: 5 % on two.
+    in_turn = jax.default_backend() == "cpu" and cores() <= FEW_CORES
     traces: dict[str, int] = {}
 
     def traced(name: str) -> None:
@@ -254,6 +258,8 @@ def make_env_program(
         if cycle + 1 < total and not on_policy:
             policies = packed(policy_jit(learner.agent))
             flights[cycle + 1] = workers.start(collect(policies, ring, cycle + 1))
+            if in_turn:
+                flights[cycle + 1].exception()  # waits
         state, metrics = learner.agent, {}
         if cycle >= warm:
             state, metrics = learn_jit(state, ring, learner.key, first)

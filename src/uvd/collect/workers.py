@@ -98,7 +98,7 @@ class Workers:
 
     def __init__(self, task: EnvTask, number: int = 0, seconds: float = 300.0) -> None:
         self.task = task
-        self.number = number or _cores()
+        self.number = number or cores()
         self.seconds = seconds
         try:
             self._packed = pickle.dumps(task)
@@ -209,7 +209,7 @@ class Workers:
         return ""
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
