@@ -83,7 +83,7 @@ def test_list_and_help(capsys: pytest.CaptureFixture) -> None:
     assert main(["list"]) == 0
     text = capsys.readouterr().out
     assert all(w in text for w in ("uvd", "her", "td3", "PointPush-v0", "PointCliff-v0", "paper"))
-    assert main(["--help"]) == 0
+    assert main(["--help"]) == main(["demos", "--help"]) == 0
     assert "uvd train ALGORITHM TASK" in capsys.readouterr().out
     with pytest.raises(SystemExit) as stop:
         main(["train", "uvd", "--help"])

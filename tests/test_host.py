@@ -245,6 +245,7 @@ def test_a_cycle_is_played_by_the_policy_of_the_cycle_before_the_last(ends):
 
 def test_loaded_run_acts_and_is_evaluated(whole, capsys):
     trained = uvd.load(whole)
+    assert repr(trained) == f"Trained('{whole}', step 600)"
     obs, goal = np.zeros((5, 3)), np.full((5, 2), 0.5)
     assert trained.policy(seed=1)(obs, goal).shape == (5, 2)
     result = uvd.evaluate(trained, 5)

@@ -68,7 +68,7 @@ def own_action(task: Task | EnvTask, action: np.ndarray) -> np.ndarray:
     return task.own_action(action) if isinstance(task, EnvTask) else action
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained:
     """A run with its newest checkpoint loaded."""
 
@@ -76,6 +76,9 @@ class Trained:
     plan: Plan
     step: int
     state: Any  # the agent's, stacked over seeds
+
+    def __repr__(self) -> str:
+        return f"Trained({str(self.run.path)!r}, step {self.step})"
 
     @property
     def seeds(self) -> range:

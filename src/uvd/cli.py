@@ -27,7 +27,7 @@ ABOUT = """uvd: agents that reach what you show them.
   uvd reproduce figure2                 Figure 2 itself: the Fetch robot's push and slide
   uvd reproduce figure3                 Figure 3: VDI, GAIL, DAC and BC on HalfCheetah and Humanoid
   uvd reproduce imitation               VDI and its rivals in miniature, from 20 pairs of one expert
-  uvd demo                              the paper's argument in a few minutes
+  uvd demo                              the paper's argument in ten minutes
 
 TASK is a built-in task or the id of a Gymnasium environment: one with goals (FetchPush-v4), or one
 with rewards for td3 and for imitation (HalfCheetahNonExploitable-v0, module:Id-v0).
@@ -105,6 +105,7 @@ def _train(args: list[str]) -> None:
         settings: entry.config = dataclasses.field(  # type: ignore[name-defined]
             default_factory=lambda: defaults
         )
+        """The algorithm's own."""
 
     flags = [_whole(f) for f in flags]
     made = _cli(Train, f"uvd train {algorithm}", flags, entry.about)
@@ -308,6 +309,8 @@ def _demos(args: list[str]) -> None:
 
     from uvd.demos import load_demos, summary
 
+    if args and args[0] in ("-h", "--help"):
+        return print(ABOUT)
     if args and args[0] == "record":
         return _record(args[1:])
     if not args or args[0] != "info":

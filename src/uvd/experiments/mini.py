@@ -11,7 +11,7 @@ from uvd.experiments import batch, cliffwalk, curves, imitation_mini, maps
 from uvd.experiments.batch import AT_ONCE, Job
 
 CLIFF = maps.CLIFF
-DEMO_STEPS = {"PointPush-v0": 36_000, CLIFF: 16_000}
+DEMO_STEPS = {"PointPush-v0": 30_000, CLIFF: 16_000}
 DEMO_SEEDS = 4
 DEMO_METHODS = ("td3", "her-future", "her-paper", "uvd")
 CLIFFWALK_SEEDS = 3
