@@ -106,7 +106,8 @@ def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Dem
         if not known:
             raise UserError(f"{source} is neither a file nor a folder nor a local Minari dataset")
         what = "file, folder, local Minari dataset or shipped name"
-        raise UserError(f"{nearest(str(source), known, what)} (shipped: {', '.join(ours)})")
+        names = f" (shipped: {', '.join(ours)})" if ours else ""
+        raise UserError(f"{nearest(str(source), known, what)}{names}")
     demos = Demos(str(source), kind, tuple(t for _, t in trajectories))
     _check_alike(demos, [where for where, _ in trajectories])
     return demos if env_id is None else _fit(demos, env_id)
