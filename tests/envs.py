@@ -209,6 +209,23 @@ class Walk(gym.Env):
         return obs, self.prize * self.place, self.place > 1, False, {}
 
 
+class ToldWalk(Walk):
+    """The same; a third number, for critics only, says how much was earned so far."""
+
+    observation_space = Box(-np.inf, np.inf, (3,), np.float64)
+    told = 1
+
+    def reset(self, **how: Any):
+        self.earned = 0.0
+        obs, info = super().reset(**how)
+        return np.append(obs, self.earned), info
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        self.earned += reward
+        return np.append(obs, self.earned), reward, *rest
+
+
 class Wall(Walk):
     observation_space = Box(-1, 1, (2, 2), np.float64)
 
@@ -226,7 +243,7 @@ class Priceless(Walk):
 
 _CLASSES = (
     Line, Modules, Blind, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent, Drawn,
-    Late, Restless, Walk, Wall, Torn, Priceless,
+    Late, Restless, Walk, ToldWalk, Wall, Torn, Priceless,
 )  # fmt: skip
 for _class in _CLASSES:
     gym.register(f"{_class.__name__}-v0", f"envs:{_class.__name__}", max_episode_steps=10)

@@ -290,6 +290,19 @@ def test_an_environment_without_goals_resumes_to_the_same_bits(walked, tmp_path)
     same(tmp_path / "r", walked.run.path)
 
 
+def test_what_critics_were_told_is_in_no_demonstration(tmp_path, capsys):
+    out = tmp_path / "r"
+    trained = uvd.train("td3", "envs:ToldWalk-v0", out=out, **{**TD3, "steps": 300})
+    for task in ([], ["--task", WALK]):
+        name = str(tmp_path / f"d{len(task)}.h5")
+        assert main(["demos", "record", str(out), *task, "--episodes", "2", "-o", name]) == 0
+        told = load_demos(name)
+        assert {t.obs.shape[1] for t in told.trajectories} == {2}
+    assert main(["eval", str(out), "--task", WALK, "--episodes", "2"]) == 0
+    same_play = uvd.evaluate(trained, 3, WALK)["eval/return"]
+    assert same_play == pytest.approx(uvd.evaluate(trained, 3)["eval/return"], abs=1e-5)
+
+
 def test_a_run_is_recorded_and_read_again(walked, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.chdir(tmp_path)

@@ -116,6 +116,13 @@ def test_resume_to_more_steps_equals_one_longer_run(whole: Path, tmp_path: Path)
     assert same(final_state(out), final_state(whole))
 
 
+def test_a_finished_run_says_that_it_is(whole: Path, capsys: pytest.CaptureFixture) -> None:
+    before = final_state(whole)
+    assert main(["train", "--resume", str(whole)]) == 0
+    assert f"{whole} has all its 3,000 steps" in capsys.readouterr().out
+    assert same(final_state(whole), before)
+
+
 def test_loaded_policy_acts(whole: Path) -> None:
     trained = uvd.load(whole)
     obs, goal = np.zeros((5, 2), np.float32), np.full((5, 2), 0.5, np.float32)

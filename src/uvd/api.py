@@ -244,6 +244,11 @@ def record_demos(
     return path, returns(trajectories)
 
 
+def shown(task: Task | EnvTask) -> int:
+    """How many numbers of an observation a policy reads: not those that only critics are told."""
+    return task.obs_dim - getattr(task, "told", 0)
+
+
 def record(
     trained: Trained, episodes: int, seed: int | None = None, task: str | None = None,
     purpose: int = RECORD,
@@ -260,7 +265,7 @@ def record(
         raise UserError(f"{plan.task.id} has goals: demonstrations are of tasks without")
     own = find_task(task or config["task"], {} if task else config.get("task_settings", {}))
     where = imitated(own, config.get("demos", {})) if task else plan.task
-    sizes = [(t.obs_dim, t.action_dim, t.goal_dim) for t in (where, plan.task)]
+    sizes = [(shown(t), t.action_dim, t.goal_dim) for t in (where, plan.task)]
     if sizes[0] != sizes[1]:
         raise UserError(
             f"{own.id} has sizes (observation, action, goal) {sizes[0]}, the run's has {sizes[1]}"
@@ -281,6 +286,6 @@ def record(
         found = list(zip(*map(np.asarray, (many.obs, many.action, many.reward))))
         ended = [False] * episodes
     return [
-        Trajectory(obs[:, : own.obs_dim], own_action(where, action), reward)
+        Trajectory(obs[:, : shown(own)], own_action(where, action), reward)
         for obs, action, reward in found
     ], ended

@@ -30,6 +30,7 @@ from uvd.core.replay import Episode, Record, Ring, insert_all, stacked
 from uvd.program import RANDOM, Learner, Program, cycle_keys, make_init, make_learn, measure, never
 from uvd.settings import RunSettings
 from uvd.tasks.goalenv import EnvTask, GoalTask, batch_reward, reward_env
+from uvd.tasks.rewardenv import RewardTask
 
 PROBE_STEPS = 5000  # random steps from which feature ranges are measured
 FEW_CORES = 4
@@ -120,8 +121,9 @@ def make_env_spec(
         task.obs_dim, task.action_dim, task.goal_dim, never, norm, live, rewards=True,
         demos=demos, live_obs=live_obs, cycle=cycle,
     )  # fmt: skip
-    if not isinstance(task, GoalTask):
-        return spec
+    if isinstance(task, RewardTask):
+        return replace(spec, told=task.told)
+    assert isinstance(task, GoalTask)
     success, reward = make_rewards(task)
     return replace(
         spec, success=success, radius=task.reward.radius, reward=reward, rewards=False,

@@ -343,6 +343,11 @@ def _train(run: Run, plan: Plan, quiet: bool) -> None:
     learner, cycle, before = _resume(
         run, plan, program.init(plan.run.first_seed, plan.run.seeds), lambda line: print(line)
     )
+    if cycle >= plan.total_cycles and not quiet:
+        done = cycle * plan.steps_per_cycle
+        print(
+            f"{run.path} has all its {done:,} steps; to train on, say --steps with a larger number"
+        )
     begun = saved = time.monotonic()
     pending: list[dict[str, np.ndarray]] = []
     step = cycle * plan.steps_per_cycle

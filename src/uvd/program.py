@@ -49,7 +49,8 @@ class Program(NamedTuple):
 
 def random_rollouts(task: Task, key: jax.Array, n: int = 100) -> Episode:
     """Episodes of uniformly random actions."""
-    nothing = Norm(jnp.zeros(()), jnp.ones(()), jnp.zeros(()), jnp.ones(()))
+    sizes = (task.obs_dim, task.obs_dim, task.goal_dim, task.goal_dim)
+    nothing = Norm(*(jnp.full(n, x) for n, x in zip(sizes, (0.0, 1.0, 0.0, 1.0), strict=True)))
     net = init_mlp(key, (task.obs_dim + task.goal_dim, task.action_dim), 0.0)
     return rollouts(task, RANDOM, Policy(net, nothing), key, n)
 
@@ -63,7 +64,7 @@ class Measured(NamedTuple):
 
 
 def measure(episodes: Episode, demos: Demos | None = None) -> Measured:
-    """Reads stacked random roll-outs; the demonstrations widen the ranges of observations.
+    """Reads stacked random roll-outs; with demonstrations, observations go by the range of both.
 
     What is never asked for (an object's height on a table) is no dimension of the density.
     """
@@ -73,7 +74,7 @@ def measure(episodes: Episode, demos: Demos | None = None) -> Measured:
     if demos is not None:
         obs = np.concatenate([obs, demos.obs])
         shift, scale = (x.astype(np.float32) for x in ranges(obs))
-        norm = norm._replace(obs_shift=shift, obs_scale=scale)
+        norm = norm._replace(obs_shift=shift, obs_scale=scale, far=None)
     live = live_features(episodes.goal) or live_features(achieved)
     return Measured(norm, live, live_features(obs))
 

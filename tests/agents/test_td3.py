@@ -11,12 +11,14 @@ from uvd.agents import Spec
 from uvd.agents.td3 import (
     HEADS,
     TD3Config,
+    act_for_goal,
     critic_outputs,
     critic_step,
     init_td3,
     learn,
     make_td3,
     next_value,
+    policy_of,
     sparse_target,
 )
 from uvd.core.policy import Norm, Policy, act
@@ -262,6 +264,40 @@ def test_policy_delay_and_actor_start(step):
         assert differs(after.actor, state.actor) == moves
         assert differs(after.actor_target, state.actor_target) == moves
         state = after
+
+
+def test_an_actor_of_every_update_from_the_first_on(spec):
+    config = replace(CONFIG, actor_start=0, policy_delay=1, batch=8)
+    head = HEADS["tanh"](5.0, 0.0)
+    state, batch = init_td3(config, head, spec, KEY), transition(8)
+    target = sparse_target(config, head, spec)
+    goal = batch.goal
+    for i in range(3):
+        after = learn(
+            config, head, state, batch, goal, 1.0, target, lambda: goal, KEY, jnp.asarray(i)
+        )[0]
+        assert differs(after.actor, state.actor)
+        assert differs(after.critic_target, state.critic_target)
+        state = after
+
+
+def test_what_critics_are_told_reaches_no_policy(spec):
+    """The last number of an observation: values depend on it, actions do not."""
+    told = replace(spec, told=1)
+    state = init_td3(CONFIG, HEADS["linear"](1.0, 0.0), told, KEY)
+    batch = transition(8)
+    other = batch.obs.at[:, -1].add(3.0)
+    values = [
+        critic_outputs(state.critic, state.norm, obs, batch.goal, batch.action)
+        for obs in (batch.obs, other)
+    ]
+    assert (values[0] != values[1]).all()
+    actions = [act_for_goal(state.actor, state.norm, obs, batch.goal) for obs in (batch.obs, other)]
+    np.testing.assert_array_equal(*actions)
+    # The policy plays where the number is not shown at all.
+    alone = act(policy_of(state.actor, state.norm), batch.obs[:, :-1], batch.goal)
+    np.testing.assert_array_equal(alone, actions[0])
+    assert (actions[0] != act_for_goal(state.actor, state.norm, batch.obs + 1, batch.goal)).any()
 
 
 @pytest.mark.parametrize("i", [0, 4])

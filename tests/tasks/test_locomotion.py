@@ -12,16 +12,20 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import uvd.tasks.locomotion
+from uvd.tasks.rewardenv import RewardTask, env_task
 
 CHEETAH = "HalfCheetahNonExploitable-v0"
 HUMANOID = "HumanoidNonExploitable-v0"
 TERMINATING = "HumanoidNonExploitableTerminating-v0"
+TOLD = ("HalfCheetahNonExploitableTold-v0", "HumanoidNonExploitableTold-v0")
 # Ours, upstream's with its settings, the entries that upstream's observation has first, and which
 # of those are hidden.
 PAIRS = {
     CHEETAH: ("HalfCheetah-v5", {}, 17, [8]),
     HUMANOID: ("Humanoid-v5", {"terminate_when_unhealthy": False}, 45, [22, 23]),
     TERMINATING: ("Humanoid-v5", {}, 45, [22, 23]),
+    TOLD[0]: ("HalfCheetah-v5", {}, 17, [8]),
+    TOLD[1]: ("Humanoid-v5", {}, 45, [22, 23]),
 }
 
 
@@ -44,6 +48,7 @@ def test_every_step_is_upstreams_but_for_the_hidden_entries(name: str, scale: fl
         same_info(info, twin_info)
         for _ in range(60):
             expected = [x for i, x in enumerate(obs[:size]) if i not in hidden]
+            expected += [obs[i] for i in hidden] if name in TOLD else []
             np.testing.assert_array_equal(twin, expected)
             assert twin.dtype == obs.dtype == np.float64
             action = scale * ours.action_space.sample()
@@ -63,7 +68,14 @@ def test_spaces(name: str, size: int) -> None:
     assert described["qpos"] + described["qvel"] == size
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(("name", "told", "own"), [(TOLD[0], 1, 16), (TOLD[1], 2, 43)])
+def test_what_critics_are_told_is_not_for_the_policy(name: str, told: int, own: int) -> None:
+    task = env_task(name)
+    assert isinstance(task, RewardTask)
+    assert (task.told, task.obs_dim - task.told) == (told, own)
+
+
+@pytest.mark.parametrize("name", PAIRS.keys() - set(TOLD))
 def test_the_observation_is_blind_to_place_and_speed_in_the_plane(name: str) -> None:
     env: Any = gymnasium.make(name).unwrapped
     before, _ = env.reset(seed=0)

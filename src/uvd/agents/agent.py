@@ -45,6 +45,7 @@ class Spec:
     rewards: bool = False  # the task has rewards of its own, in `Batch.reward`
     demos: Demos | None = None  # what is to be imitated
     live_obs: tuple[int, ...] = ()  # observation columns that move in roll-outs or demonstrations
+    told: int = 0  # numbers at the end of an observation that critics read, but no policy
     cycle: int = 0  # transitions that a cycle brings: what an on-policy algorithm learns from
 
     def value_range(self, gamma: float) -> tuple[float, float]:

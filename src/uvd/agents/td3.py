@@ -145,7 +145,17 @@ ActFn = Callable[[MLP, Norm, jax.Array, jax.Array], jax.Array]
 
 def act_for_goal(actor: MLP, norm: Norm, obs: jax.Array, goal: jax.Array) -> jax.Array:
     """mu(s; g): the actor pursues the goal that the critic is asked for."""
-    return act(Policy(actor, norm), obs, goal)
+    return act(policy_of(actor, norm), obs, goal)
+
+
+def policy_of(actor: MLP, norm: Norm) -> Policy:
+    """The policy of an actor, which reads what its net has inputs for: not what critics are told.
+
+    The expert of a task that hides something is trained so (asymmetric actor and critic).
+    """
+    shown = actor.weights[0].shape[-2] - norm.goal_shift.shape[-1]
+    shift, scale = norm.obs_shift[..., :shown], norm.obs_scale[..., :shown]
+    return Policy(actor, norm._replace(obs_shift=shift, obs_scale=scale))
 
 
 def init_td3(
@@ -158,7 +168,8 @@ def init_td3(
     key_actor, key_critic = jax.random.split(key)
     norm = spec.norm if config.goal_input == "relative" else spec.norm._replace(seen=None)
     inputs = spec.obs_dim + spec.goal_dim
-    actor_inputs = spec.obs_dim + (spec.goal_dim if actor_goal_dim is None else actor_goal_dim)
+    shown = spec.obs_dim - spec.told
+    actor_inputs = shown + (spec.goal_dim if actor_goal_dim is None else actor_goal_dim)
     actor_hidden = config.actor_hidden or config.hidden
     actor = init_mlp(key_actor, (actor_inputs, *actor_hidden, spec.action_dim), 0.1)
     critic = init_twin(key_critic, (inputs + spec.action_dim, *config.hidden, 1), 0.1, head.start)
@@ -267,18 +278,23 @@ def learn(
 ) -> tuple[TD3State, Metrics]:
     """A critic step and, every `policy_delay`-th time, an actor step on the same observations."""
     state, metrics = critic_step(config, head, state, batch, goal, weight, target_fn, key)
-    state = jax.lax.cond(
-        (step % config.policy_delay == 0),
-        lambda s: jax.lax.cond(
-            step >= config.actor_start,
-            lambda s: actor_step(config, head, s, batch.obs, actor_goal(), mu),
-            lambda s: s._replace(critic_target=polyak(s.critic_target, s.critic, config.tau)),
-            s,
-        ),
-        lambda s: s,
-        state,
-    )
-    return state, metrics
+
+    def follow(s: TD3State) -> TD3State:
+        return s._replace(critic_target=polyak(s.critic_target, s.critic, config.tau))
+
+    def improve(s: TD3State) -> TD3State:
+        return actor_step(config, head, s, batch.obs, actor_goal(), mu)
+
+    # A graphics card waits for the host at every condition: there is none without need.
+    def started(s: TD3State) -> TD3State:
+        if not config.actor_start:
+            return improve(s)
+        return jax.lax.cond(step >= config.actor_start, improve, follow, s)
+
+    if config.policy_delay == 1:
+        return started(state), metrics
+    due = step % config.policy_delay == 0
+    return jax.lax.cond(due, started, lambda s: s, state), metrics
 
 
 def sparse_target(config: TD3Config, head: Head, spec: Spec) -> TargetFn:
@@ -313,7 +329,7 @@ def make_sparse(
     return Agent(
         lambda key, spec: init_td3(config, head, spec, key),
         update,
-        lambda state: Policy(state.actor_target, state.norm),
+        lambda state: policy_of(state.actor_target, state.norm),
     )
 
 

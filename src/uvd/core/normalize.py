@@ -1,22 +1,31 @@
-"""Feature ranges from random roll-outs (appendix A, "Normalizing states")."""
+"""How wide features are in random roll-outs (appendix A, "Normalizing states")."""
 
 import numpy as np
 
 from uvd.core.policy import Norm
 
 FLOOR = 1e-3  # a feature that moves less than this share of the widest one counts as dead
+FAST = 20.0  # standard deviations of random play: a runner's speed is far from it
 
 
 def ranges(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Middle and half-width of each column; a dead column gets the widest column's half-width.
+    """Middle and half-width of each column."""
+    low, high = x.min(0), x.max(0)
+    return (low + high) / 2, _no_dead((high - low) / 2)
+
+
+def spreads(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column."""
+    return x.mean(0), _no_dead(x.std(0))
+
+
+def _no_dead(scale: np.ndarray) -> np.ndarray:
+    """A dead column gets the widest one's scale.
 
     Dividing by a range near zero would blow a feature's noise up to the size of its signal.
     """
-    low, high = x.min(0), x.max(0)
-    scale = (high - low) / 2
     widest = max(float(scale.max(initial=0.0)), 1e-6)
-    dead = scale < FLOOR * widest
-    return (low + high) / 2, np.where(dead, widest, scale)
+    return np.where(scale < FLOOR * widest, widest, scale)
 
 
 def live_features(x: np.ndarray) -> tuple[int, ...]:
@@ -36,7 +45,12 @@ def find_achieved(obs: np.ndarray, achieved: np.ndarray) -> np.ndarray | None:
 
 
 def fit_norm(obs: np.ndarray, achieved: np.ndarray, goals: np.ndarray) -> Norm:
-    """Ranges of rows of observations, and of goals both achieved and asked for."""
+    """Ranges of rows of observations, and of goals both achieved and asked for.
+
+    Without goals, where rewards are learned from, observations go by their spread: nets that read
+    larger numbers learned to walk sooner (docs/experiments.md).
+    """
     goal_ranges = ranges(np.concatenate([achieved, goals]))
-    shift_scale = (column.astype(np.float32) for column in (*ranges(obs), *goal_ranges))
-    return Norm(*shift_scale)._replace(seen=find_achieved(obs, achieved))
+    own, far = (ranges(obs), None) if achieved.size else (spreads(obs), np.float32(FAST))
+    shift_scale = (column.astype(np.float32) for column in (*own, *goal_ranges))
+    return Norm(*shift_scale)._replace(seen=find_achieved(obs, achieved), far=far)

@@ -7,7 +7,7 @@ simulator can act without loading a learner.
 from typing import Any, NamedTuple
 
 Array = Any  # a NumPy or a JAX array: both answer `__array_namespace__`
-FAR = 5.0  # half-ranges of a feature
+FAR = 5.0  # where features are cut, in half-ranges, unless their norm says otherwise
 
 
 class MLP(NamedTuple):
@@ -37,6 +37,7 @@ class Norm(NamedTuple):
     goal_shift: Array
     goal_scale: Array
     seen: Array | None = None  # where the observation shows the achieved goal, if it does
+    far: Array | None = None  # where observations are cut (None: at `FAR`)
 
 
 def achieved_in(norm: Norm, obs: Array) -> Array:
@@ -61,9 +62,12 @@ def greedy(policy: Policy) -> Policy:
 def normalised(norm: Norm, obs: Array) -> Array:
     """An observation as nets read it.
 
-    What random roll-outs never showed (an object that falls from the table) is cut at `FAR`.
+    What random roll-outs never showed (an object that falls from the table) is cut. A norm of fewer
+    numbers than the observation has is for its first ones.
     """
-    return obs.__array_namespace__().clip((obs - norm.obs_shift) / norm.obs_scale, -FAR, FAR)
+    far = FAR if norm.far is None else norm.far
+    obs = obs[..., : norm.obs_shift.shape[-1]]
+    return obs.__array_namespace__().clip((obs - norm.obs_shift) / norm.obs_scale, -far, far)
 
 
 def features(norm: Norm, obs: Array, goal: Array) -> Array:

@@ -33,6 +33,7 @@ LOOK = 16  # random steps that an environment must play before it is accepted
 class RewardTask(EnvTask):
     """An environment without goals that was found fit to train on."""
 
+    told: int = 0  # numbers at the end of an observation that critics read, but no policy
     previous_action: bool = False  # appended to what the agent observes; `obs_dim` counts it
 
     def observation(self, seen: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -92,4 +93,5 @@ def examine_rewards(name: str, env: gym.Env) -> RewardTask:
     )
     require(bool(np.isfinite(rewards).all()), f"{name} gives rewards that are not finite")
     low, high = (x.astype(np.float64) for x in (actions.low, actions.high))
-    return RewardTask(name, spec, size, len(low), 0, horizon, low, high)
+    told = int(getattr(env.unwrapped, "told", 0))
+    return RewardTask(name, spec, size, len(low), 0, horizon, low, high, told=told)
