@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import uvd
+import uvd.api
 from uvd.agents import ALGORITHMS, Algorithm
 from uvd.agents.agent import Agent, Spec
 from uvd.agents.td3 import TD3Config
@@ -146,6 +147,7 @@ def test_the_pairs_are_the_chosen_ones_and_widen_the_ranges(shown, tmp_path):
     after = np.concatenate([t.obs[steps + 1] for t in demos])
     np.testing.assert_array_equal(spec.demos.next_obs[:, :4], after)
     assert (spec.obs_dim, spec.goal_dim, spec.cycle, spec.rewards) == (6, 0, 200, True)
+    assert spec.norm.far is None  # ranges, not spreads
     assert spec.live_obs == tuple(range(6))
     unit = (spec.demos.obs - spec.norm.obs_shift) / spec.norm.obs_scale
     assert abs(unit).max() < 1 + 1e-5  # random play alone is far slower than the expert
@@ -290,14 +292,15 @@ def test_an_environment_without_goals_resumes_to_the_same_bits(walked, tmp_path)
     same(tmp_path / "r", walked.run.path)
 
 
-def test_what_critics_were_told_is_in_no_demonstration(tmp_path, capsys):
+def test_what_critics_were_told_is_in_no_demonstration(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     out = tmp_path / "r"
     trained = uvd.train("td3", "envs:ToldWalk-v0", out=out, **{**TD3, "steps": 300})
-    for task in ([], ["--task", WALK]):
-        name = str(tmp_path / f"d{len(task)}.h5")
-        assert main(["demos", "record", str(out), *task, "--episodes", "2", "-o", name]) == 0
-        told = load_demos(name)
-        assert {t.obs.shape[1] for t in told.trajectories} == {2}
+    names = ["own-v0", str(tmp_path / "own.h5"), "other-v0", str(tmp_path / "other.h5")]
+    for name in names:
+        where = ["--task", WALK] if "other" in name else []
+        assert main(["demos", "record", str(out), *where, "--episodes", "2", "-o", name]) == 0
+        assert {t.obs.shape[1] for t in load_demos(name).trajectories} == {2}
     assert main(["eval", str(out), "--task", WALK, "--episodes", "2"]) == 0
     same_play = uvd.evaluate(trained, 3, WALK)["eval/return"]
     assert same_play == pytest.approx(uvd.evaluate(trained, 3)["eval/return"], abs=1e-5)

@@ -237,6 +237,8 @@ def record_demos(
         played = trained.seeds[0] if seed is None else seed
         env_id = task or config["task"]
         env_id = f"uvd.tasks.gym:{env_id}" if env_id in TASKS else env_id
+        if not task and shown(trained.plan.task) < trained.plan.task.obs_dim:
+            env_id = None  # that one shows more than was recorded
         path = write_minari(
             trajectories, minari_id(out), env_id, ended, algorithm_name=config["algorithm"],
             description=f"seed {played} of a run of {trained.step:,} steps",

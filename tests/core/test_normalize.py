@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from uvd.core.normalize import FLOOR, fit_norm, live_features, ranges
+from uvd.core.normalize import FAST, FLOOR, fit_norm, live_features, ranges
+from uvd.core.policy import FAR, normalised
 
 
 def data():
@@ -66,3 +67,20 @@ def test_the_achieved_goal_is_found_in_the_observation():
     off = obs[:, [1, 0]]
     off[7, 1] += 1e-3
     assert fit_norm(obs, off, obs[:5, [1, 0]]).seen is None
+
+
+def test_without_goals_observations_go_by_their_spread():
+    """And are cut far out: a runner is faster than anything that random play shows."""
+    x, none = data(), np.zeros((500, 0))
+    norm = fit_norm(x, none, none)
+    y = normalised(norm, x.astype(np.float32))
+    np.testing.assert_allclose(y[:, :2].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(y[:, :2].std(0), 1, rtol=1e-4)
+    np.testing.assert_allclose(norm.obs_scale[2:], norm.obs_scale[0])
+    fast = norm.obs_shift + 10 * norm.obs_scale
+    np.testing.assert_allclose(normalised(norm, fast), 10, rtol=1e-4)
+    assert FAST > 10
+    np.testing.assert_allclose(normalised(norm, norm.obs_shift + 99 * norm.obs_scale), FAST)
+    by_range = fit_norm(x, x[:, :1], x[:, :1])
+    np.testing.assert_allclose(by_range.obs_scale, ranges(x)[1], rtol=1e-6)
+    np.testing.assert_allclose(normalised(by_range, np.float32(x[:1] + 9e3)), FAR)
