@@ -1,11 +1,15 @@
-"""How much longer n seeds take than one: time of an update of all seeds, at the paper's sizes.
+"""How much longer n seeds take than one: time of an update of all seeds, on a GPU.
 
-python bench/seeds.py 1 16        # on a GPU; prints milliseconds an update and the ratio
+    python bench/seeds.py uvd 1 16        # UVD at the paper's sizes, FetchPush's shapes
+    python bench/seeds.py vdi 1 5         # VDI, preset cheetah
+
+Prints milliseconds an update and the ratio to the first number of seeds.
 """
 
 import json
 import sys
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +17,33 @@ import numpy as np
 
 from update import CASES, filled_ring, spec_of
 from uvd.agents import get_algorithm
+from uvd.agents.agent import Demos, Spec
+from uvd.core.policy import Norm
 from uvd.settings import build
+
+LATE = 10_000  # by this update all that is to learn does
+
+
+def cheetah() -> Spec:
+    """A task of the cheetah's shape and 50 states to imitate."""
+    sizes = (16, 16, 0, 0)
+    norm = Norm(*(np.full(n, i % 2, np.float32) for i, n in enumerate(sizes)))
+    shown = Demos(np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32))
+    return Spec(16, 6, 0, lambda a, g: False, norm, (), rewards=True, demos=shown)
+
+
+def case(name: str) -> tuple[Spec, Any]:
+    """The task and the settings that an algorithm is timed with."""
+    if name == "vdi":
+        return cheetah(), build("vdi", "cheetah", {})
+    return spec_of(), build(name, "paper", CASES[name])
 
 
 def time_update(name: str, seeds: int, updates: int = 200) -> float:
     """Seconds an update of all seeds, many in one compiled call."""
-    spec = spec_of()
-    agent = get_algorithm(name).make(build(name, "paper", CASES[name]), spec)
-    ring = filled_ring(20_000)
+    spec, config = case(name)
+    agent = get_algorithm(name).make(config, spec)
+    ring = filled_ring(20_000, spec)
     init = jax.jit(jax.vmap(lambda k: agent.init(k, spec)))  # jitted: no two leaves share a buffer
     state = init(jax.random.split(jax.random.key(0), seeds))
     rings = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), ring)
@@ -30,7 +53,7 @@ def time_update(name: str, seeds: int, updates: int = 200) -> float:
             keys = jax.random.split(jax.random.fold_in(key, i), seeds)
             return jax.vmap(agent.update, (0, 0, 0, None))(s, rings, keys, i)[0], None
 
-        return jax.lax.scan(one, state, jnp.arange(updates))[0]
+        return jax.lax.scan(one, state, LATE + jnp.arange(updates))[0]
 
     run = jax.jit(many, donate_argnums=0)
     state = jax.block_until_ready(run(state, jax.random.key(1)))
@@ -42,16 +65,16 @@ def time_update(name: str, seeds: int, updates: int = 200) -> float:
     return float(np.median(times)) / updates
 
 
-def main() -> None:
+def main(name: str, counts: list[int]) -> None:
     """Prints a row for each number of seeds."""
-    counts = [int(a) for a in sys.argv[1:]] or [1, 16]
     base = None
     for n in counts:
-        seconds = time_update("uvd", n)
+        seconds = time_update(name, n)
         base = base or seconds
         row = {"seeds": n, "ms_per_update": 1e3 * seconds, "ratio_to_first": seconds / base}
-        print(json.dumps({**row, "device": jax.devices()[0].device_kind}), flush=True)
+        print(json.dumps({"of": name, **row, "device": jax.devices()[0].device_kind}), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    words = sys.argv[1:]
+    main(words[0] if words else "uvd", [int(w) for w in words[1:]] or [1, 16])

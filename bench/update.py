@@ -52,20 +52,21 @@ def spec_of() -> Spec:
     )
 
 
-def filled_ring(transitions: int) -> Ring:
+def filled_ring(transitions: int, spec: Spec) -> Ring:
     """A ring of random episodes."""
     n = transitions // HORIZON
     k = jax.random.split(jax.random.key(0), 4)
+    sizes = spec.obs_dim, spec.action_dim, spec.goal_dim
     episodes = Episode(
-        jax.random.normal(k[0], (n, HORIZON + 1, OBS)),
-        jax.random.uniform(k[1], (n, HORIZON, ACTION), minval=-1),
-        jax.random.normal(k[2], (n, HORIZON + 1, GOAL)),
-        jax.random.normal(k[3], (n, GOAL)),
+        jax.random.normal(k[0], (n, HORIZON + 1, spec.obs_dim)),
+        jax.random.uniform(k[1], (n, HORIZON, spec.action_dim), minval=-1),
+        jax.random.normal(k[2], (n, HORIZON + 1, spec.goal_dim)),
+        jax.random.normal(k[3], (n, spec.goal_dim)),
         jnp.full(n, HORIZON, jnp.int32),
         jnp.zeros(n, bool),
         jnp.zeros(n, bool),
     )
-    return jax.jit(insert_all)(init_ring(n * (HORIZON + 1), OBS, ACTION, GOAL), episodes)
+    return jax.jit(insert_all)(init_ring(n * (HORIZON + 1), *sizes), episodes)
 
 
 def seconds(run: Callable[[], Any], repeats: int = 7) -> float:
@@ -154,7 +155,7 @@ def main() -> None:
     rate = best_product_rate()
     print(f"best float32 product rate: {rate / 1e9:.0f} GFLOP/s on {jax.devices()[0].device_kind}")
     print("algorithm  ms/update  products GFLOP  floor ms  ratio  replay share  traces")
-    ring = filled_ring(100_000)
+    ring = filled_ring(100_000, spec_of())
     for name in CASES:
         r = bench(name, rate, ring)
         print(
