@@ -33,7 +33,7 @@ from uvd.settings import build
 
 OBS, ACTION, GOAL, HORIZON = 25, 4, 3, 50  # FetchPush's shapes
 
-# The paper's sizes, with the default way of choosing goals (it costs more than the paper's).
+# The paper's sizes, goals from the density (which costs more than the paper's intended ones).
 CASES: dict[str, dict[str, Any]] = {
     "td3": {},
     "uvd": {

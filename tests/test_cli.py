@@ -85,6 +85,9 @@ def test_list_and_help(capsys: pytest.CaptureFixture) -> None:
     assert all(w in text for w in ("uvd", "her", "td3", "PointPush-v0", "PointCliff-v0", "paper"))
     assert main(["--help"]) == main(["demos", "--help"]) == 0
     assert "uvd train ALGORITHM TASK" in capsys.readouterr().out
+    assert main(["train", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("hindsight goals (HER)", "--resume RUN", "Examples"))
     with pytest.raises(SystemExit) as stop:
         main(["train", "uvd", "--help"])
     assert stop.value.code == 0

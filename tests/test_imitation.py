@@ -233,6 +233,7 @@ def test_what_an_algorithm_refuses_is_refused_before_anything_is_written(
         (["td3", "PointLoop-v0", "--every", "5"], "td3 does not imitate: leave out --every"),
         (["her", "PointLoop-v0"], "her needs a task with goals, and PointLoop-v0 has none"),
         (["uvd", WALK], f"uvd needs a task with goals, and {WALK} has none"),
+        (["clone", "envs:ToldWalk-v0", "--demos", "d.h5"], "tells its critics more"),
         (["td3", "HalfCheetahNonExploitabel-v0"], "nearest: HalfCheetahNonExploitable-v0"),
     ],
 )
@@ -301,6 +302,10 @@ def test_what_critics_were_told_is_in_no_demonstration(tmp_path, monkeypatch):
         where = ["--task", WALK] if "other" in name else []
         assert main(["demos", "record", str(out), *where, "--episodes", "2", "-o", name]) == 0
         assert {t.obs.shape[1] for t in load_demos(name).trajectories} == {2}
+    actor, obs = trained.policy(), np.array([0.1, 0.2])
+    np.testing.assert_array_equal(actor(obs), actor(np.append(obs, 7.0)))
+    with pytest.raises(UserError, match="is 3 numbers, not 1"):
+        actor(obs[:1])
     assert main(["eval", str(out), "--task", WALK, "--episodes", "2"]) == 0
     same_play = uvd.evaluate(trained, 3, WALK)["eval/return"]
     assert same_play == pytest.approx(uvd.evaluate(trained, 3)["eval/return"], abs=1e-5)

@@ -123,6 +123,23 @@ def test_a_finished_run_says_that_it_is(whole: Path, capsys: pytest.CaptureFixtu
     assert same(final_state(whole), before)
 
 
+def test_a_copy_of_the_small_files_is_not_begun_anew(whole: Path, tmp_path: Path) -> None:
+    for name in ("config.toml", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((whole / name).read_bytes())
+    for go_on in (uvd.resume, uvd.load):
+        with pytest.raises(UserError, match="not what it learned"):
+            go_on(tmp_path)
+    kept = (tmp_path / "metrics.jsonl").read_bytes()
+    assert kept == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_a_run_is_not_resumed_to_fewer_steps(whole: Path) -> None:
+    before = (whole / "config.toml").read_bytes()
+    with pytest.raises(UserError, match="has 3,000 steps already, more than 500"):
+        uvd.resume(whole, steps=500)
+    assert (whole / "config.toml").read_bytes() == before
+
+
 def test_loaded_policy_acts(whole: Path) -> None:
     trained = uvd.load(whole)
     obs, goal = np.zeros((5, 2), np.float32), np.full((5, 2), 0.5, np.float32)

@@ -49,7 +49,8 @@ class Actor:
 
     def __call__(self, obs: Any, goal: Any = None) -> np.ndarray:
         obs = np.asarray(obs, np.float32)
-        if obs.shape[-1] != self.task.obs_dim:
+        # What only critics are told may be left out.
+        if obs.shape[-1] not in (self.task.obs_dim, shown(self.task)):
             hidden = isinstance(self.task, GoalTask) and not self.task.shown
             more = ": the environment's and the achieved goal" if hidden else ""
             raise UserError(
@@ -144,7 +145,11 @@ def file_name(task: str) -> str:
 def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> Trained:
     """Goes on with a run from its newest good checkpoint, possibly to more steps."""
     run = Run.open(path)
+    run.require_whole()
     if steps is not None:
+        done = run.restore()
+        if done is not None and steps < done[0]:
+            raise UserError(f"{path} has {done[0]:,} steps already, more than {steps:,}")
         run.config["run"]["steps"] = steps
         make_plan(run.config).program.close()  # refuses nonsense before it is written down
         run.write_config()
@@ -157,6 +162,7 @@ def load(path: str | Path) -> Trained:
     run = Run.open(path)
     found = run.restore()
     if found is None:
+        run.require_whole()
         raise UserError(f"{path} has no checkpoint yet; go on with: uvd train --resume {path}")
     step, arrays, _ = found
     plan = make_plan(run.config)

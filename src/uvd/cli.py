@@ -34,6 +34,21 @@ with rewards for td3 and for imitation (HalfCheetahNonExploitable-v0, module:Id-
 Example: uvd train uvd PointPush-v0 --seeds 5 --steps 200000
 """
 
+ABOUT_TRAIN = """uvd train ALGORITHM TASK [settings]: all seeds at once, into a folder of its own.
+
+{}
+
+  uvd train ALGORITHM --help            every setting, its meaning and default
+  uvd train ALGORITHM --preset P --help the same with a preset's values (uvd list names them)
+  uvd train --resume RUN [--steps N]    go on with a run that was stopped, or to more steps
+
+Examples
+  uvd train uvd PointPush-v0 --seeds 5 --steps 2e5
+  uvd train her FetchSlide-v4 --seeds 3 --steps 1e6 --out runs/slide
+  uvd train td3 HalfCheetahNonExploitableTold-v0 --preset expert
+  uvd train vdi HalfCheetahNonExploitable-v0 --preset cheetah --demos expert.h5 --every 20
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
@@ -80,13 +95,13 @@ def _options(kind: Any) -> set[str]:
 
 def _train(args: list[str]) -> None:
     from uvd import api
-    from uvd.agents import get_algorithm
+    from uvd.agents import ALGORITHMS, get_algorithm
     from uvd.settings import DemoSettings, RunSettings, flatten, override, presets
 
     if args and args[0].startswith("--resume"):
         return _resume([*args[0].split("=")[1:], *args[1:]])
     if not args or args[0] in ("-h", "--help"):
-        print(ABOUT)
+        print(ABOUT_TRAIN.format("\n".join(f"  {n:6s} {a.about}" for n, a in ALGORITHMS.items())))
         return None
     algorithm = args[0]
     entry = get_algorithm(algorithm)

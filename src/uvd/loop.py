@@ -86,6 +86,8 @@ def check_fit(
     if algorithm.learns_from == "demos":
         if task.goal_dim:
             raise UserError(f"{name} imitates, but {task.id} has goals: take a task without")
+        if getattr(task, "told", 0):
+            raise UserError(f"{name} imitates, but {task.id} tells its critics more: take another")
         if not asked.get("demos"):
             raise UserError(f"{name} needs demonstrations: give --demos FILE")
         return
@@ -244,7 +246,10 @@ def state_from_arrays(like: Any, arrays: dict[str, np.ndarray]) -> Any:
     names = [jax.tree_util.keystr(path) for path, _ in leaves]
     for name, (_, leaf) in zip(names, leaves, strict=True):
         if name not in arrays or arrays[name].shape != leaf.shape:
-            raise UserError(f"the checkpoint has no '{name}' of the right shape: other settings")
+            raise UserError(
+                f"the checkpoint has no '{name}' of the right shape: made with other settings, "
+                "or by another version"
+            )
     return jax.tree_util.tree_unflatten(tree, [jnp.asarray(arrays[n]) for n in names])
 
 

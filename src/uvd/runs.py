@@ -125,6 +125,16 @@ class Run:
                     raise UserError(f"{path} is damaged: remove its line {number}") from error
         return rows
 
+    def require_whole(self) -> None:
+        """Refuses a copy of a run's small files: what was trained is not there, nor its episodes.
+
+        To begin anew there would lose the metrics.
+        """
+        if self.rows() and not (self.path / "episodes").exists():
+            raise UserError(
+                f"{self.path} holds the settings and metrics of a run, not what it learned"
+            )
+
     def truncate_rows(self, step: int) -> None:
         """Drops the rows after `step`, which a resumed run reports again."""
         path = self.path / "metrics.jsonl"

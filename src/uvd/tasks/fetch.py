@@ -13,6 +13,7 @@ No JAX here: worker processes import this.
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -96,7 +97,7 @@ _STATE = (
 def check_mujoco(version: str) -> None:
     """Refuses a MuJoCo with which the observations are not upstream's, or nobody has looked."""
     low, high = SUPPORTED
-    if not low <= tuple(int(n) for n in version.split(".")[:3]) < high:
+    if not low <= tuple(int(n) for n in re.findall(r"\d+", version)[:3]) < high:
         low_, high_ = (".".join(map(str, v)) for v in SUPPORTED)
         raise UserError(
             f"the Fetch tasks need another MuJoCo than {version}: "
