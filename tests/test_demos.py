@@ -331,7 +331,7 @@ def test_a_group_is_no_dataset(tmp_path: Path) -> None:
 
 
 def test_unknown_minari_ids(tmp_path: Path, minari_root: Path) -> None:
-    refusal("cheetah/expert-v0", "cheetah/expert-v0", "neither a file nor a folder")
+    refusal("cheetah/exprt-v0", "unknown file, folder", "nearest: halfcheetah-expert")
     assert not minari_root.exists(), "a refusal must make nothing"
     d.write_minari(made(), "cheetah/expert-v0")
     d.write_minari(made(), "walker-v1")

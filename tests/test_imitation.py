@@ -121,7 +121,7 @@ def test_resumes_to_the_same_bits_and_notices_other_demonstrations(shown, cloned
     uvd.resume(out, steps=1600, quiet=True)
     same(out, cloned.run.path)
     moved = files.rename(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"is neither a file nor|unknown file, folder"):
+    with pytest.raises(UserError, match="unknown file, folder"):
         uvd.load(out)
     write_npz(load_demos(moved).trajectories[::-1], files)
     with pytest.raises(UserError, match="holds other demonstrations than those this run began"):

@@ -102,12 +102,9 @@ def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Dem
     elif str(source) in (ours := shipped()):
         kind, trajectories = "shipped", list(_read_gail(ours[str(source)]))
     else:
-        known = [*_local_minari(), *ours]
-        if not known:
-            raise UserError(f"{source} is neither a file nor a folder nor a local Minari dataset")
         what = "file, folder, local Minari dataset or shipped name"
-        names = f" (shipped: {', '.join(ours)})" if ours else ""
-        raise UserError(f"{nearest(str(source), known, what)}{names}")
+        known = nearest(str(source), [*_local_minari(), *ours], what)
+        raise UserError(f"{known} (shipped: {', '.join(ours)})")
     demos = Demos(str(source), kind, tuple(t for _, t in trajectories))
     _check_alike(demos, [where for where, _ in trajectories])
     return demos if env_id is None else _fit(demos, env_id)

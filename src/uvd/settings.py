@@ -40,7 +40,7 @@ _EXPERT = {
     "gamma": 0.99, "batch": 256, "hidden": (256, 256), "actor_lr": 3e-4, "critic_lr": 3e-4,
     "tau": 0.005, "policy_delay": 2, "target_noise": 0.2, "action_penalty": 0.0,
     "critic_head": "linear", "critic_start": 0.0, "noise": 0.1, "random": 0.0, "hold": 1,
-    "capacity": 1_000_000, "updates_per_step": 1.0, "warmup": 10_000, "warmup_random": True,
+    "capacity": 1_000_000, "updates_per_step": 1.0, "warmup": 25_000, "warmup_random": True,
     "actor_start": 0,
 }  # fmt: skip
 

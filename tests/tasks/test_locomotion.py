@@ -198,3 +198,13 @@ def test_the_goal_environments_refuse_them_in_one_line() -> None:
     assert uvd.tasks.locomotion.HORIZON == 1000
     with pytest.raises(UserError, match="is not a goal environment"):
         goal_task(CHEETAH)
+
+
+@pytest.mark.parametrize("name", [CHEETAH, HUMANOID])
+def test_the_camera_runs_along(name: str) -> None:
+    def camera(**settings: Any) -> tuple[Any, Any]:
+        env: Any = gymnasium.make(name, **settings).unwrapped
+        return env.camera_name, env.camera_id
+
+    assert camera() == ("track", None)
+    assert camera(camera_id=-1) == (None, -1)

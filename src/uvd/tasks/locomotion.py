@@ -32,7 +32,7 @@ class HalfCheetah(HalfCheetahEnv):
     told = 0
 
     def __init__(self, tell: bool = False, **settings: Any) -> None:
-        super().__init__(exclude_current_positions_from_observation=True, **settings)
+        super().__init__(exclude_current_positions_from_observation=True, **_followed(settings))
         EzPickle.__init__(self, tell, **settings)
         _hide(self, CHEETAH_HIDDEN, tell)
 
@@ -59,13 +59,19 @@ class Humanoid(HumanoidEnv):
             include_cvel_in_observation=False,
             include_qfrc_actuator_in_observation=False,
             include_cfrc_ext_in_observation=False,
-            **settings,
+            **_followed(settings),
         )
         EzPickle.__init__(self, terminate, tell, **settings)
         _hide(self, HUMANOID_HIDDEN, tell)
 
     def _get_obs(self) -> NDArray[np.float64]:
         return _hidden_last(super()._get_obs(), HUMANOID_HIDDEN, self.told)
+
+
+def _followed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the camera that runs along, unless another is asked for."""
+    chosen = settings.keys() & {"camera_id", "camera_name"}
+    return settings if chosen else {**settings, "camera_name": "track"}
 
 
 def _hide(env: Any, hidden: tuple[int, ...], tell: bool) -> None:
