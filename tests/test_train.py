@@ -131,6 +131,9 @@ def test_a_copy_of_the_small_files_is_not_begun_anew(whole: Path, tmp_path: Path
             go_on(tmp_path)
     kept = (tmp_path / "metrics.jsonl").read_bytes()
     assert kept == (whole / "metrics.jsonl").read_bytes()
+    (tmp_path / "metrics.jsonl").unlink()  # a run that was killed before its first report
+    with pytest.raises(UserError, match="no checkpoint yet; go on with: uvd train --resume"):
+        uvd.load(tmp_path)
 
 
 def test_a_run_is_not_resumed_to_fewer_steps(whole: Path) -> None:

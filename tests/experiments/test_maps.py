@@ -92,7 +92,7 @@ def test_paths_are_drawn_over_the_pit(runs, tmp_path):
         (lambda r, out: maps.draw_density(r["uvd"], out, seed=1), "seeds 3 to 4, not 1"),
         (lambda r, out: maps.draw_paths([], out), "no runs"),
         (lambda r, out: maps.draw_paths([r["td3"]], out), "pit of PointCliff"),
-        (lambda r, out: maps.draw_paths([r["future"]], out), "no checkpoint yet"),
+        (lambda r, out: maps.draw_paths([r["future"]], out), "not what it learned"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_one_line(runs, tmp_path, draw, message):
