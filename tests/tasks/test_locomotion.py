@@ -75,7 +75,7 @@ def test_what_critics_are_told_is_not_for_the_policy(name: str, told: int, own: 
     assert (task.told, task.obs_dim - task.told) == (told, own)
 
 
-@pytest.mark.parametrize("name", PAIRS.keys() - set(TOLD))
+@pytest.mark.parametrize("name", [n for n in PAIRS if n not in TOLD])
 def test_the_observation_is_blind_to_place_and_speed_in_the_plane(name: str) -> None:
     env: Any = gymnasium.make(name).unwrapped
     before, _ = env.reset(seed=0)
