@@ -103,8 +103,8 @@ def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Dem
         kind, trajectories = "shipped", list(_read_gail(ours[str(source)]))
     else:
         what = "file, folder, local Minari dataset or shipped name"
-        known = nearest(str(source), [*_local_minari(), *ours], what)
-        raise UserError(f"{known} (shipped: {', '.join(ours)})")
+        error = nearest(str(source), [*_local_minari(), *ours], what)
+        raise UserError(f"{error} (shipped: {', '.join(ours)})")
     demos = Demos(str(source), kind, tuple(t for _, t in trajectories))
     _check_alike(demos, [where for where, _ in trajectories])
     return demos if env_id is None else _fit(demos, env_id)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from fakeruns import CLIFF, PUSH, assert_picture, make_run
 from uvd.errors import UserError
@@ -82,6 +83,14 @@ def test_runs_that_differ_in_seeds_are_one_curve(runs, tmp_path):
     apart = make_run(tmp_path / "apart", "td3", PUSH, steps=(150,))
     with pytest.raises(UserError, match="no common step"):
         curves.draw_curves([more, apart], tmp_path / "x.png")
+
+
+def test_what_nobody_reports_takes_no_room(runs, tmp_path):
+    chosen, metric = [runs["uvd"], runs["future"]], "eval/success_final"
+    for name, watched in (("one", [metric]), ("two", [metric, "nobody/this"]), ("none", ["no/x"])):
+        curves.draw_watched(chosen, tmp_path / f"{name}.png", watched)
+    assert imread(tmp_path / "one.png").shape == imread(tmp_path / "two.png").shape
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_a_task_with_other_settings_is_another_panel(tmp_path):

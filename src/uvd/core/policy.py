@@ -30,7 +30,7 @@ def mlp(net: MLP, x: Array) -> Array:
 
 
 class Norm(NamedTuple):
-    """Feature ranges: `(x - shift) / scale` lies in about [-1, 1] (appendix A)."""
+    """Where features lie and how wide they are: `(x - shift) / scale` is of about unit size."""
 
     obs_shift: Array
     obs_scale: Array

@@ -187,7 +187,12 @@ def draw_watched(
     name: Name = task_name,
     label: Labels = run_labels,
 ) -> None:
-    """Several metrics of the same runs: a row a metric, a column a task."""
+    """Several metrics of the same runs: a row a metric that any reports, a column a task."""
+    reported = {metric: [p for p in runs if _reports(Run.open(p), metric)] for metric in metrics}
+    metrics = [metric for metric in metrics if reported[metric]]
+    runs = [path for path in runs if any(path in reported[metric] for metric in metrics)]
+    if not runs:
+        return
     tasks = list(dict.fromkeys(name(Run.open(path).config) for path in runs))
     panels = [(task, metric) for metric in metrics for task in tasks]
     _draw_panels(runs, out, panels, len(tasks), titles or {}, name, label)
