@@ -252,8 +252,8 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
     for name in above_zero:
         _require(s.get(name, 1) > 0, f"{name} = {s.get(name)} must be above 0")
     not_negative = (
-        "target_noise", "action_penalty", "noise", "warmup", "actor_start", "smoothing",
-        "smoothing_half", "smoothing_end", "smoothing_long", "bijectors", "flow_decay",
+        "target_noise", "action_penalty", "leaning_penalty", "noise", "warmup", "actor_start",
+        "smoothing", "smoothing_half", "smoothing_end", "smoothing_long", "bijectors", "flow_decay",
         "flow_delay", "k", "l2", "early_delay", "early_updates", "density_only", "late_noise",
         "late_updates", "gradient_penalty", "entropy",
     )  # fmt: skip

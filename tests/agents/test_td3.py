@@ -11,7 +11,7 @@ from uvd.agents import Spec
 from uvd.agents.td3 import (
     HEADS,
     TD3Config,
-    act_for_goal,
+    actor_step,
     critic_outputs,
     critic_step,
     init_td3,
@@ -292,12 +292,13 @@ def test_what_critics_are_told_reaches_no_policy(spec):
         for obs in (batch.obs, other)
     ]
     assert (values[0] != values[1]).all()
-    actions = [act_for_goal(state.actor, state.norm, obs, batch.goal) for obs in (batch.obs, other)]
+    policy = policy_of(state.actor, state.norm)
+    actions = [act(policy, obs, batch.goal) for obs in (batch.obs, other)]
     np.testing.assert_array_equal(*actions)
     # The policy plays where the number is not shown at all.
-    alone = act(policy_of(state.actor, state.norm), batch.obs[:, :-1], batch.goal)
+    alone = act(policy, batch.obs[:, :-1], batch.goal)
     np.testing.assert_array_equal(alone, actions[0])
-    assert (actions[0] != act_for_goal(state.actor, state.norm, batch.obs + 1, batch.goal)).any()
+    assert (actions[0] != act(policy, batch.obs + 1, batch.goal)).any()
 
 
 @pytest.mark.parametrize("i", [0, 4])
@@ -339,6 +340,24 @@ def test_actor_ascends_the_first_critic(spec, sign):
     alone = state._replace(critic=critic)
     action = act(Policy(train(alone).actor, state.norm), batch.obs, batch.goal)
     assert abs(action).max() < 0.05
+
+
+@pytest.mark.parametrize("lean", [-4.0, -2.1, 1.9, 3.0])
+def test_an_actor_that_leans_too_far_is_pulled_back(spec, lean):
+    """With critics that value nothing: the penalty's slope is its closed form, and 0 below 2."""
+    config = replace(CONFIG, hidden=(4,), leaning_penalty=0.5)
+    head = HEADS["linear"](5.0, 0.0)
+    state = init_td3(config, head, spec, jax.random.key(0))
+    actor = jax.tree.map(jnp.zeros_like, state.actor)
+    actor = actor._replace(biases=(*actor.biases[:-1], jnp.full_like(actor.biases[-1], lean)))
+    state = state._replace(actor=actor, critic=jax.tree.map(jnp.zeros_like, state.critic))
+    batch = transition(16)
+    after = actor_step(config, head, state, batch.obs, batch.goal)
+    # Adam's first moment after one step is a tenth of the gradient.
+    slope = 10 * after.actor_opt[0].mu.biases[-1]
+    beyond = max(abs(lean) - 2, 0)
+    expected = 0.5 * 2 * beyond * np.sign(lean) / spec.action_dim
+    np.testing.assert_allclose(slope, np.full(spec.action_dim, expected), rtol=1e-5)
 
 
 FAR = 5.0  # a goal that nothing achieves

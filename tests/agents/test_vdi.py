@@ -177,6 +177,18 @@ def test_averaged_logits_are_those_of_the_root_and_dead_columns_do_not_count():
     same = mean.log_f(flows.future, spec.norm, batch.obs, batch.action, moved)
     np.testing.assert_array_equal(same, log_f)
     assert (mean.root, whole.root) == (2, 1)
+    # Learned together, they are what they are apart; noise moves what they are of.
+    log_d = mean.log_d(flows.state, spec.norm, batch.obs)
+    shift = jnp.zeros((2, len(log_f), 2))
+    both = mean.log_both(flows, *args, shift)
+    np.testing.assert_allclose(both, [log_f, log_d], rtol=1e-5, atol=1e-6)
+    scale = spec.norm.obs_scale
+    apart = mean.log_f(flows.future, *args[:3], batch.next_obs + 0.5 * scale)
+    there = batch.obs + 0.25 * scale
+    moved = mean.log_both(flows, *args, shift.at[0].set(0.5).at[1].set(0.25))
+    np.testing.assert_allclose(
+        moved, [apart, mean.log_d(flows.state, spec.norm, there)], rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(("average", "power"), [(True, 2), (False, 1)])
@@ -276,7 +288,7 @@ def test_schedules():
         return np.flatnonzero(moves).tolist()
 
     assert changed(lambda s: s.flows) == list(range(10))
-    assert changed(lambda s: s.flows_target) == [0, 2, 4, 8]  # every 2nd, then every 4th
+    assert changed(lambda s: s.future_target) == [0, 2, 4, 8]  # every 2nd, then every 4th
     assert changed(lambda s: s.log_d) == [0, 2, 4, 8]
     assert changed(lambda s: s.td3.critic) == list(range(3, 10))
     assert changed(lambda s: s.td3.actor) == list(range(5, 10))
@@ -284,7 +296,7 @@ def test_schedules():
     np.testing.assert_allclose(noise, [0.3] * 6 + [0.1] * 4)
     # What was copied is what had just been learned, and the weights are of that copy.
     copied = states[5]
-    for a, b in zip(jax.tree.leaves(copied.flows_target), jax.tree.leaves(copied.flows)):
+    for a, b in zip(jax.tree.leaves(copied.future_target), jax.tree.leaves(copied.flows.future)):
         np.testing.assert_array_equal(a, b)
     spec = make_spec()
     densities = make_densities(build("vdi", "default", SMALL), spec)

@@ -17,7 +17,7 @@ import optax
 
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec
 from uvd.core.nets import init_mlp, init_twin, polyak, twin
-from uvd.core.policy import MLP, Norm, Policy, act, features
+from uvd.core.policy import MLP, Norm, Policy, act, features, leaning
 from uvd.core.replay import Batch, Ring, fetch, sample
 
 
@@ -48,6 +48,8 @@ class TD3Config:
     """Standard deviation of the noise on the target action."""
     action_penalty: float = 0.3
     """Weight of mean a² in the actor's loss, against saturation."""
+    leaning_penalty: float = 0.0
+    """Weight of mean max(|u| - 2, 0)², where tanh u is the action: the same for |a| > 0.96 only."""
     critic_head: str = "tanh"
     """Output of the critic: linear, huber (a tenth of it, Huber's loss), tanh (bounded, squared
     loss) or sigmoid (bounded, log loss)."""
@@ -139,13 +141,8 @@ class TD3State(NamedTuple):
 
 # (state, batch, goals, key) -> (target, metrics)
 TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array], tuple[jax.Array, Metrics]]
-# (actor, norm, obs, goal) -> action
-ActFn = Callable[[MLP, Norm, jax.Array, jax.Array], jax.Array]
-
-
-def act_for_goal(actor: MLP, norm: Norm, obs: jax.Array, goal: jax.Array) -> jax.Array:
-    """mu(s; g): the actor pursues the goal that the critic is asked for."""
-    return act(policy_of(actor, norm), obs, goal)
+PolicyFn = Callable[[MLP, Norm], Policy]
+FREE = 2.0  # how far the actor may lean for nothing: tanh has a slope of 0.07 there
 
 
 def policy_of(actor: MLP, norm: Norm) -> Policy:
@@ -198,10 +195,10 @@ def next_value(
     batch: Batch,
     goal: jax.Array,
     key: jax.Array,
-    mu: ActFn = act_for_goal,
+    mu: PolicyFn = policy_of,
 ) -> tuple[jax.Array, jax.Array]:
     """min over the twins of Q'(s', mu'(s'; g); g), zero after a terminal step; and that action."""
-    action = mu(state.actor_target, state.norm, batch.next_obs, goal)
+    action = act(mu(state.actor_target, state.norm), batch.next_obs, goal)
     if config.target_noise:
         noise = config.target_noise * jax.random.normal(key, action.shape)
         action = jnp.clip(action + jnp.clip(noise, -0.5, 0.5), -1, 1)
@@ -239,7 +236,7 @@ def actor_step(
     state: TD3State,
     obs: jax.Array,
     goal: jax.Array,
-    mu: ActFn = act_for_goal,
+    mu: PolicyFn = policy_of,
 ) -> TD3State:
     """One step up the deterministic policy gradient, then the slow copies follow.
 
@@ -248,9 +245,12 @@ def actor_step(
     first = jax.tree.map(lambda x: x[:1], state.critic)
 
     def actor_loss(actor: MLP) -> jax.Array:
-        action = mu(actor, state.norm, obs, goal)
+        lean = leaning(mu(actor, state.norm), obs, goal)
+        action = jnp.tanh(lean)
         value = head.utility(critic_outputs(first, state.norm, obs, goal, action)[0])
-        return -value.mean() + config.action_penalty * (action**2).mean()
+        beyond = (jnp.maximum(abs(lean) - FREE, 0) ** 2).mean()
+        penalty = config.action_penalty * (action**2).mean() + config.leaning_penalty * beyond
+        return -value.mean() + penalty
 
     grads = jax.grad(actor_loss)(state.actor)
     updates, opt = optax.adam(config.actor_lr).update(grads, state.actor_opt)
@@ -274,7 +274,7 @@ def learn(
     actor_goal: Callable[[], jax.Array],
     key: jax.Array,
     step: jax.Array,
-    mu: ActFn = act_for_goal,
+    mu: PolicyFn = policy_of,
 ) -> tuple[TD3State, Metrics]:
     """A critic step and, every `policy_delay`-th time, an actor step on the same observations."""
     state, metrics = critic_step(config, head, state, batch, goal, weight, target_fn, key)

@@ -26,7 +26,7 @@ from uvd.agents.td3 import HEADS, Head, TargetFn, TD3Config, TD3State, init_td3,
 from uvd.agents.uvd import COMBINE, Signals
 from uvd.core import replay
 from uvd.core.flows import Params, make_flow
-from uvd.core.policy import MLP, Norm, Policy, act, normalised
+from uvd.core.policy import MLP, Norm, Policy, normalised
 from uvd.core.replay import Batch, Ring
 
 
@@ -82,32 +82,42 @@ class VDIConfig:
 
 
 class VDIState(NamedTuple):
-    """TD3's state, both densities with their delayed copies and optimiser, and what hangs on them.
+    """TD3's state, both densities with their optimiser, and what is kept of them at each copy.
 
     `td3.norm` is the critic's: its goal is a demonstration state's live columns.
     """
 
     td3: TD3State
     flows: "Flows"
-    flows_target: "Flows"
     flows_opt: optax.OptState
+    future_target: Params  # of F, as of the last copy
     log_d: jax.Array  # [demonstration states], as of the last copy
     noise: jax.Array  # of exploration, as of the last update
 
 
 class Flows(NamedTuple):
-    """Parameters of both densities."""
+    """Parameters of both densities, one stack: they learn in the same products."""
 
-    future: Params  # F(t | s, a)
-    state: Params  # d(s)
+    nets: Params  # [2, ...]
+
+    @property
+    def future(self) -> Params:
+        """Those of F(t | s, a)."""
+        return jax.tree.map(lambda x: x[0], self.nets)
+
+    @property
+    def state(self) -> Params:
+        """Those of d(s), whose context is nought."""
+        return jax.tree.map(lambda x: x[1], self.nets)
 
 
 class Densities(NamedTuple):
     """Both densities, seen from the algorithm: whole observations in the task's own units."""
 
     init: Callable[[jax.Array], Flows]
-    log_f: Callable[..., jax.Array]  # (params, norm, obs, action, target, noise)
-    log_d: Callable[..., jax.Array]  # (params, norm, obs, noise)
+    log_f: Callable[..., jax.Array]  # (params, norm, obs, action, target)
+    log_d: Callable[..., jax.Array]  # (params, norm, obs)
+    log_both: Callable[..., jax.Array]  # (flows, norm, obs, action, target, noise)
     live: np.ndarray  # the observation's columns that they are over
     root: int  # N where logits are averaged, or 1
     bound: float  # no target exceeds this: the flow's bound or the smoothing kernel's peak
@@ -123,13 +133,8 @@ def goal_norm(spec: Spec, live: np.ndarray) -> Norm:
     )
 
 
-def act_freely(actor: MLP, norm: Norm, obs: jax.Array, goal: jax.Array) -> jax.Array:
-    """mu(s): whatever the critic is asked for, the actor pursues no goal."""
-    return act(free_policy(actor, norm), obs, goal[..., :0])
-
-
 def free_policy(actor: MLP, norm: Norm) -> Policy:
-    """The policy of a task without goals, for a norm that has some."""
+    """mu(s): whatever the critic is asked for, the actor pursues no goal."""
     none = norm.goal_shift[..., :0]
     return Policy(actor, norm._replace(goal_shift=none, goal_scale=none, seen=None))
 
@@ -138,26 +143,36 @@ def make_densities(config: VDIConfig, spec: Spec) -> Densities:
     """F(t | s, a) over what changes until then, and d(s)."""
     live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
     dim = len(live)
-    future = make_flow(dim, spec.obs_dim + spec.action_dim, config.bijectors, config.flow_hidden)
-    state = make_flow(dim, 0, config.bijectors, config.flow_hidden, order_seed=1)
+    flow = make_flow(dim, spec.obs_dim + spec.action_dim, config.bijectors, config.flow_hidden)
     root = dim if config.average else 1
     peak = -dim * math.log(config.smoothing * math.sqrt(2 * math.pi)) if config.smoothing else 1e9
-    bound = math.exp(min(future.log_bound, peak) / root)
+    bound = math.exp(min(flow.log_bound, peak) / root)
+
+    log_prob = jax.vmap(flow.log_prob, (None, 0, 0))
+
+    def ahead(norm, obs, action, target):
+        x = (target - obs)[..., live] / norm.obs_scale[live]
+        return x, jnp.concatenate([normalised(norm, obs), action], -1)
+
+    def here(norm, obs):
+        x = ((obs - norm.obs_shift) / norm.obs_scale)[..., live]
+        return x, jnp.zeros((len(obs), spec.obs_dim + spec.action_dim))
+
+    def log_f(params, norm, obs, action, target):
+        return log_prob(params, *ahead(norm, obs, action, target)) / root
+
+    def log_d(params, norm, obs):
+        return log_prob(params, *here(norm, obs)) / root
+
+    def log_both(flows, norm, obs, action, target, noise):
+        both = zip(ahead(norm, obs, action, target), here(norm, obs))
+        x, context = (jnp.stack(pair) for pair in both)
+        return jax.vmap(log_prob)(flows.nets, x + noise, context) / root
 
     def init(key: jax.Array) -> Flows:
-        key_future, key_state = jax.random.split(key)
-        return Flows(future.init(key_future), state.init(key_state))
+        return Flows(jax.vmap(flow.init)(jax.random.split(key)))
 
-    def log_f(params, norm, obs, action, target, noise=0.0):
-        x = (target - obs)[..., live] / norm.obs_scale[live] + noise
-        context = jnp.concatenate([normalised(norm, obs), action], -1)
-        return jax.vmap(future.log_prob, (None, 0, 0))(params, x, context) / root
-
-    def log_d(params, norm, obs, noise=0.0):
-        x = ((obs - norm.obs_shift) / norm.obs_scale)[..., live] + noise
-        return jax.vmap(state.log_prob, (None, 0, None))(params, x, jnp.zeros(0)) / root
-
-    return Densities(init, log_f, log_d, live, root, bound)
+    return Densities(init, log_f, log_d, log_both, live, root, bound)
 
 
 def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
@@ -169,20 +184,19 @@ def density_step(
     config: VDIConfig, densities: Densities, state: VDIState, ring: Ring, key: jax.Array
 ) -> tuple[VDIState, Metrics]:
     """One step of maximum likelihood of both densities on the short memory (Alg. 2, 4-8)."""
-    key_rows, key_offset, key_future, key_state = jax.random.split(key, 4)
+    key_rows, key_offset, key_noise = jax.random.split(key, 3)
     n = config.td3.batch
     batch = replay.fetch(ring, replay.sample(ring, key_rows, n, config.short))
     limit = jnp.minimum(ring.steps_left[batch.row], config.horizon)
     # Q is an N-th root that TD discounts by gamma, so F is discounted by gamma^N (appendix B).
     offset = replay.geometric_offset(key_offset, limit, config.td3.gamma**densities.root)
     target = ring.obs[(batch.row + offset) % len(ring.order)]
-    shape, norm = (n, len(densities.live)), state.td3.norm
-    future_noise = config.smoothing * jax.random.normal(key_future, shape)
-    state_noise = config.smoothing * jax.random.normal(key_state, shape)
+    noise = config.smoothing * jax.random.normal(key_noise, (2, n, len(densities.live)))
 
     def density_loss(flows: Flows) -> tuple[jax.Array, Metrics]:
-        log_f = densities.log_f(flows.future, norm, batch.obs, batch.action, target, future_noise)
-        log_d = densities.log_d(flows.state, norm, batch.obs, state_noise)
+        log_f, log_d = densities.log_both(
+            flows, state.td3.norm, batch.obs, batch.action, target, noise
+        )
         loss = -densities.root * (log_f.mean() + log_d.mean())
         return loss, {
             "density/loss": loss, "density/log_f": log_f.mean(),
@@ -217,7 +231,7 @@ def make_target(config: VDIConfig, densities: Densities, head: Head, flow: Param
             log_f = densities.log_f(flow, state.norm, obs, action, target)
             return jnp.exp(jnp.minimum(log_f, math.log(densities.bound)))
 
-        q, action = next_value(config.td3, head, state, batch, goal, key, act_freely)
+        q, action = next_value(config.td3, head, state, batch, goal, key, free_policy)
         signals = Signals(
             lambda: density(batch.obs, batch.action),
             lambda: density(batch.next_obs, action),
@@ -264,8 +278,8 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         return VDIState(
             init_td3(config.td3, head, as_goals, key_td3, 0),
             flows,
-            flows,
             make_optimiser(config).init(flows),
+            flows.future,
             jnp.zeros(len(goals)),
             jnp.asarray(config.td3.noise, jnp.float32),
         )
@@ -275,12 +289,13 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         state, metrics = density_step(config, densities, state, ring, key_density)
         early = config.early_delay or config.flow_delay
         delay = jnp.where(step < config.early_updates, early, config.flow_delay)
-        flows_target, log_d = jax.lax.cond(
+        flows = state.flows
+        future_target, log_d = jax.lax.cond(
             step % delay == 0,
-            lambda: (state.flows, densities.log_d(state.flows.state, state.td3.norm, demos.obs)),
-            lambda: (state.flows_target, state.log_d),
+            lambda: (flows.future, densities.log_d(flows.state, state.td3.norm, demos.obs)),
+            lambda: (state.future_target, state.log_d),
         )
-        state = state._replace(flows_target=flows_target, log_d=log_d)
+        state = state._replace(future_target=future_target, log_d=log_d)
         weight = jnp.exp(log_weights(state.log_d, config.weight_bound))
         n = config.td3.batch
 
@@ -288,8 +303,8 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             return learn(
                 config.td3, head, td3, replay.fetch(ring, replay.sample(ring, key_rows, n)),
                 goals[jax.random.randint(key_td, (n,), 0, len(goals))], 1.0,
-                make_target(config, densities, head, state.flows_target.future),
-                lambda: goals[draw(key_actor, weight, n)], key_target, step, act_freely,
+                make_target(config, densities, head, state.future_target),
+                lambda: goals[draw(key_actor, weight, n)], key_target, step, free_policy,
             )  # fmt: skip
 
         def wait(td3: TD3State) -> tuple[TD3State, Metrics]:

@@ -31,7 +31,7 @@ class Flow(NamedTuple):
     log_bound: float  # no density of this family exceeds exp(log_bound)
 
 
-def coupling_masks(dim: int, bijectors: int, seed: int) -> np.ndarray:
+def coupling_masks(dim: int, bijectors: int, seed: int = 0) -> np.ndarray:
     """Which dimensions each coupling moves, `[bijectors, dim]` of 0 and 1.
 
     The others (and the context) tell it how far. With one dimension there is no other half: the
@@ -50,14 +50,13 @@ def make_flow(
     context: int,
     bijectors: int = 6,
     hidden: tuple[int, ...] = (300, 300),
-    order_seed: int = 0,
 ) -> Flow:
     """The paper's simplified RealNVP over `dim` dimensions given `context` numbers.
 
     `bijectors` is a resolution: each pair of couplings can narrow every dimension by a factor e, so
     the narrowest Gaussian has a standard deviation of exp(-bijectors / 2).
     """
-    moved = coupling_masks(dim, bijectors, order_seed)
+    moved = coupling_masks(dim, bijectors)
 
     def init(key: jax.Array) -> Params:
         # The last layer starts at zero: the flow is the identity, and its first steps are tame.

@@ -71,13 +71,22 @@ def normalised(norm: Norm, obs: Array) -> Array:
 
 
 def features(norm: Norm, obs: Array, goal: Array) -> Array:
-    """The input that actor, critic and density share: the observation, and how far the goal is."""
+    """The input that actor, critic and density share: the observation, and how far the goal is.
+
+    A norm without goals is of a net that reads none, whatever is asked for.
+    """
     xp = obs.__array_namespace__()
+    goal = goal[..., : norm.goal_shift.shape[-1]]
     gap = xp.clip((goal - achieved_in(norm, obs)) / norm.goal_scale, -FAR, FAR)
     return xp.concat([normalised(norm, obs), gap], axis=-1)
 
 
+def leaning(policy: Policy, obs: Array, goal: Array) -> Array:
+    """The net's output, whose tanh is the action."""
+    return mlp(policy.net, features(policy.norm, obs, goal))
+
+
 def act(policy: Policy, obs: Array, goal: Array) -> Array:
     """The deterministic action in [-1, 1] for one observation or a batch of them."""
-    x = mlp(policy.net, features(policy.norm, obs, goal))
+    x = leaning(policy, obs, goal)
     return x.__array_namespace__().tanh(x)
