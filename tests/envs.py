@@ -171,6 +171,29 @@ class Unbounded(Line):
         super().__init__(low=-np.inf, high=np.inf)
 
 
+class Whole(Line):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Box(0, 3, (2,), np.int64)
+
+
+class Foggy(Line):
+    """Observes nothing in the middle of an episode."""
+
+    def _look(self):
+        seen = super()._look()
+        seen["observation"][:] += np.nan if self.time == 5 else 0
+        return seen
+
+
+class Fickle(Line):
+    """Wants something else in the middle of an episode."""
+
+    def _look(self):
+        self.goal = self.goal + (self.time == 5)
+        return super()._look()
+
+
 class Single(Line):
     def compute_reward(self, achieved, desired, info):
         return -1.0 if np.linalg.norm(achieved - desired) > 0.25 else 0.0
@@ -242,8 +265,8 @@ class Priceless(Walk):
 
 
 _CLASSES = (
-    Line, Modules, Blind, Keyless, Picture, Buttons, Unbounded, Single, Rewardless, Silent, Drawn,
-    Late, Restless, Walk, ToldWalk, Wall, Torn, Priceless,
+    Line, Modules, Blind, Keyless, Picture, Buttons, Unbounded, Whole, Foggy, Fickle, Single,
+    Rewardless, Silent, Drawn, Late, Restless, Walk, ToldWalk, Wall, Torn, Priceless,
 )  # fmt: skip
 for _class in _CLASSES:
     gym.register(f"{_class.__name__}-v0", f"envs:{_class.__name__}", max_episode_steps=10)

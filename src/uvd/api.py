@@ -270,7 +270,9 @@ def record(
 
     plan, config = trained.plan, trained.run.config
     if plan.task.goal_dim:
-        raise UserError(f"{plan.task.id} has goals: demonstrations are of tasks without")
+        raise UserError(
+            f"{plan.task.id} has goals: only runs without are recorded or played elsewhere"
+        )
     own = find_task(task or config["task"], {} if task else config.get("task_settings", {}))
     where = imitated(own, config.get("demos", {})) if task else plan.task
     sizes = [(shown(t), t.action_dim, t.goal_dim) for t in (where, plan.task)]

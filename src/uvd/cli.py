@@ -349,6 +349,7 @@ def _list(args: list[str]) -> None:
     from uvd.demos import shipped
     from uvd.settings import presets
     from uvd.tasks import TASKS
+    from uvd.tasks.fetch import ABOUT as ROBOTS
     from uvd.tasks.locomotion import ABOUT as WALKERS
 
     print("algorithms (presets)")
@@ -357,9 +358,9 @@ def _list(args: list[str]) -> None:
     print("tasks")
     for name, maker in TASKS.items():
         print(f"  {name:36s} {maker().about}")
-    for name, about in WALKERS.items():
+    for name, about in {**ROBOTS, **WALKERS}.items():
         print(f"  {name:36s} {about}")
-    print("  ... and any Gymnasium goal environment by its id: FetchPush-v4, PointMaze_UMaze-v3;")
+    print("  ... and any Gymnasium goal environment by its id: FetchReach-v4, PointMaze_UMaze-v3;")
     print("  for td3 and for imitation any other with rewards too: HalfCheetah-v5")
     print("demonstrations: " + (", ".join(shipped()) or "none are shipped"))
 
@@ -368,7 +369,7 @@ def _list(args: list[str]) -> None:
 class Mini:
     """All point tasks, all methods, more seeds: the paper's Figure 2 in miniature."""
 
-    out: Path = Path("results/mini")
+    out: Path = Path("runs/mini")
     """Folder for runs, figures and the table."""
     seeds: int = 10
     """Seeds of every run."""
@@ -389,7 +390,7 @@ class Figure2:
 
     panel: tuple[str, ...] = ()
     """Only these panels: push, slide, sparse, noise."""
-    out: Path = Path("results/figure2")
+    out: Path = Path("runs/figure2")
     """Folder for runs, figures and the tables."""
     seeds: int = 5
     """Seeds of every run."""
@@ -411,7 +412,7 @@ class Figure3:
 
     panel: tuple[str, ...] = ()
     """Only these panels: cheetah, humanoid."""
-    out: Path = Path("results/figure3")
+    out: Path = Path("runs/figure3")
     """Folder for runs, figures and the tables."""
     seeds: int = 5
     """Seeds of every run."""
@@ -433,7 +434,7 @@ class Figure3:
 class Imitation:
     """VDI, DAC, GAIL and BC on PointLoop from 20 pairs of one expert: imitation in miniature."""
 
-    out: Path = Path("results/imitation")
+    out: Path = Path("runs/imitation")
     """Folder for runs, demonstrations, the figure and the table."""
     seeds: int = 2
     """Seeds of every run."""

@@ -104,19 +104,23 @@ def moved(task: EnvTask, played: Played) -> bool:
     return bool(np.linalg.norm(played.achieved[-1] - played.achieved[0]) > far)
 
 
-_PROBED: dict[EnvTask, Episode] = {}
+_PROBED: dict[tuple[EnvTask, Exploration], Episode] = {}
 
 
 def make_env_spec(
-    task: EnvTask, workers: Workers, demos: Demos | None = None, cycle: int = 0
+    task: EnvTask,
+    workers: Workers,
+    demos: Demos | None = None,
+    cycle: int = 0,
+    how: Exploration = RANDOM,
 ) -> Spec:
-    """What the agent is told of an environment; feature ranges come from random roll-outs."""
-    if task not in _PROBED:  # a process often trains and then loads
+    """What the agent is told of an environment; roll-outs without a policy give feature ranges."""
+    if (task, how) not in _PROBED:  # a process often trains and then loads
         number = min(max(PROBE_STEPS // task.horizon, 10), 100)
-        jobs = [Job(0, 0, PROBE, i, RANDOM) for i in range(number)]
+        jobs = [Job(0, 0, PROBE, i, how) for i in range(number)]
         episodes = stacked([record(task, workers.play(jobs, Policies()))], task.horizon)
-        _PROBED[task] = Episode(*(x[0] for x in episodes))
-    norm, live, live_obs = measure(_PROBED[task], demos)
+        _PROBED[task, how] = Episode(*(x[0] for x in episodes))
+    norm, live, live_obs = measure(_PROBED[task, how], demos)
     spec = Spec(
         task.obs_dim, task.action_dim, task.goal_dim, never, norm, live, rewards=True,
         demos=demos, live_obs=live_obs, cycle=cycle,
@@ -177,7 +181,7 @@ def make_env_program(
 
     `on_policy`: nothing plays while the device learns, and who plays is who learns.
     """
-    how = Exploration(td3.noise, td3.random, td3.hold)
+    how = Exploration(td3.noise, td3.random, td3.hold, td3.beyond)
     quota = run.envs * task.horizon
     updates = 1 if on_policy else round(quota * td3.updates_per_step)
     burst = make_learn(agent, updates, warm)

@@ -29,7 +29,7 @@ from uvd.core.policy import Norm
 from uvd.core.replay import records, stacked
 from uvd.errors import Stopped, UserError
 from uvd.host import lagged, make_env_program, make_env_spec
-from uvd.program import Learner, Program, make_program, make_spec, never
+from uvd.program import Learner, Program, aimless, make_program, make_spec, never
 from uvd.progress import RunProgress
 from uvd.runs import Run
 from uvd.settings import DemoSettings, RunSettings, build, check, flatten, override, shared
@@ -218,7 +218,7 @@ def make_plan(config: dict[str, Any]) -> Plan:
         per_call = 1
         workers = Workers(task, run.workers, run.episode_seconds)
         try:
-            spec = make_env_spec(task, workers, demos, per_cycle)
+            spec = make_env_spec(task, workers, demos, per_cycle, aimless(td3))
             agent = lagged(algorithm.make(settings, spec))
             program = make_env_program(agent, task, spec, td3, run, total, warm, workers, on_policy)
         except BaseException:
@@ -228,7 +228,7 @@ def make_plan(config: dict[str, Any]) -> Plan:
         # A cycle of an on-policy algorithm is many updates in one.
         most = 1 if on_policy else max(1, UPDATES_PER_CALL // updates)
         per_call = max(n for n in range(1, min(most, per_report) + 1) if per_report % n == 0)
-        spec = make_spec(task, demos, per_cycle)
+        spec = make_spec(task, demos, per_cycle, aimless(td3))
         agent = algorithm.make(settings, spec)
         program = make_program(agent, task, spec, td3, run.envs, per_call, warm, on_policy)
     return Plan(task, spec, agent, td3, run, program, per_call, per_report, total, warm, updates)

@@ -47,12 +47,17 @@ class Program(NamedTuple):
     traces: dict[str, int]  # how often each function was traced: once, or speed is lost
 
 
-def random_rollouts(task: Task, key: jax.Array, n: int = 100) -> Episode:
-    """Episodes of uniformly random actions."""
+def aimless(td3: TD3Config) -> Exploration:
+    """What plays the roll-outs that feature ranges are read off."""
+    return Exploration(td3.range_noise) if td3.range_noise else RANDOM
+
+
+def random_rollouts(task: Task, key: jax.Array, n: int = 100, how: Exploration = RANDOM) -> Episode:
+    """Episodes without a policy: of uniformly random actions, unless told how."""
     sizes = (task.obs_dim, task.obs_dim, task.goal_dim, task.goal_dim)
     nothing = Norm(*(jnp.full(n, x) for n, x in zip(sizes, (0.0, 1.0, 0.0, 1.0), strict=True)))
     net = init_mlp(key, (task.obs_dim + task.goal_dim, task.action_dim), 0.0)
-    return rollouts(task, RANDOM, Policy(net, nothing), key, n)
+    return rollouts(task, how, Policy(net, nothing), key, n)
 
 
 class Measured(NamedTuple):
@@ -84,9 +89,11 @@ def never(achieved: jax.Array, goal: jax.Array) -> jax.Array:
     return jnp.zeros(achieved.shape[:-1], bool)
 
 
-def make_spec(task: Task, demos: Demos | None = None, cycle: int = 0) -> Spec:
-    """What the agent is told of its task; feature ranges come from random roll-outs."""
-    play = jax.jit(lambda key: random_rollouts(task, key))
+def make_spec(
+    task: Task, demos: Demos | None = None, cycle: int = 0, how: Exploration = RANDOM
+) -> Spec:
+    """What the agent is told of its task; roll-outs without a policy give feature ranges."""
+    play = jax.jit(lambda key: random_rollouts(task, key, how=how))
     norm, live, live_obs = measure(jax.tree.map(np.asarray, play(jax.random.key(0))), demos)
     goals = bool(task.goal_dim)
     return Spec(
@@ -143,7 +150,7 @@ def make_program(
 ) -> Program:
     """Binds an agent to a task: `cycles` per call, `envs` episodes a cycle, the first `warm` of
     them without learning (their losses read zero)."""
-    how = Exploration(td3.noise, td3.random, td3.hold)
+    how = Exploration(td3.noise, td3.random, td3.hold, td3.beyond)
     updates = 1 if on_policy else round(envs * task.horizon * td3.updates_per_step)
     learn = make_learn(agent, updates, warm)
     traces: dict[str, int] = {}

@@ -18,6 +18,7 @@ from uvd.agents.td3 import (
     learn,
     make_td3,
     next_value,
+    optimiser,
     policy_of,
     sparse_target,
 )
@@ -358,6 +359,35 @@ def test_an_actor_that_leans_too_far_is_pulled_back(spec, lean):
     beyond = max(abs(lean) - 2, 0)
     expected = 0.5 * 2 * beyond * np.sign(lean) / spec.action_dim
     np.testing.assert_allclose(slope, np.full(spec.action_dim, expected), rtol=1e-5)
+
+
+def test_rmsprop_is_pytorchs():
+    """v <- 0.99 v + 0.01 g²; x <- x - rate g / (sqrt(v) + 1e-8), by hand over three steps."""
+    step = optimiser(replace(CONFIG, optimiser="rmsprop"), 0.1)
+    x, v = jnp.array([1.0, -2.0, 0.5]), np.zeros(3)
+    opt, expected = step.init(x), np.asarray(x, np.float64)
+    for g in np.random.default_rng(0).normal(size=(3, 3)) * [1.0, 1e-3, 1e-7]:
+        updates, opt = step.update(jnp.asarray(g, jnp.float32), opt)
+        x = x + updates
+        v = 0.99 * v + 0.01 * g**2
+        expected = expected - 0.1 * g / (np.sqrt(v) + 1e-8)
+        np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_critics_may_follow_at_a_pace_of_their_own(spec):
+    config = replace(CONFIG, critic_tau=0.003, actor_scale=3.0)
+    head = HEADS["linear"](5.0, 0.0)
+    before = init_td3(config, head, spec, jax.random.key(0))
+    usual = init_td3(replace(config, actor_scale=1.0), head, spec, jax.random.key(0)).actor
+    np.testing.assert_allclose(before.actor.weights[-1], 3 * usual.weights[-1], rtol=1e-6)
+    np.testing.assert_array_equal(before.actor.weights[0], usual.weights[0])
+    moved = jax.tree.map(lambda x: x + 1.0, before.critic)
+    batch = transition(16)
+    after = actor_step(config, head, before._replace(critic=moved), batch.obs, batch.goal)
+    for x, y in zip(jax.tree.leaves(after.critic_target), jax.tree.leaves(before.critic)):
+        np.testing.assert_allclose(x - y, 0.003, rtol=1e-2)
+    for x, y, z in zip(*map(jax.tree.leaves, (after.actor_target, before.actor, after.actor))):
+        np.testing.assert_allclose(x, y + config.tau * (z - y), rtol=1e-5, atol=1e-7)
 
 
 FAR = 5.0  # a goal that nothing achieves

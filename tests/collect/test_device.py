@@ -211,3 +211,16 @@ def test_a_policys_own_noise_takes_the_place_of_explorations(policy):
 
     told = play(Exploration(0.0, 0.3, 3), jnp.asarray(0.2))
     np.testing.assert_array_equal(told, play(Exploration(0.2, 0.3, 3), None))
+
+
+def test_what_was_drawn_beyond_the_bounds_is_kept_and_played_within(policy):
+    """The same noise: the same play, whether its actions are remembered cut or not."""
+
+    @jax.jit
+    def play(beyond):
+        return rollouts(TASK, Exploration(2.0, beyond=beyond), policy, jax.random.key(5), 4)
+
+    within, drawn = play(False), play(True)
+    assert (abs(drawn.action) > 1).mean() > 0.3
+    np.testing.assert_array_equal(within.action, jnp.clip(drawn.action, -1, 1))
+    np.testing.assert_array_equal(within.obs, drawn.obs)

@@ -48,6 +48,10 @@ def test_exploration_is_clipped_and_silent_without_settings():
     assert abs(edge).max() == 1
     assert (edge[:, 1] == -1).mean() == pytest.approx(0.5, abs=0.03)
     np.testing.assert_array_equal(explore(Exploration(), rng, action, action, False)[0], action)
+    wide = Exploration(0.5, beyond=True)
+    free = np.stack([explore(wide, rng, action, action, False)[0] for _ in range(5000)])
+    assert free.std(0) == pytest.approx(0.5, rel=0.05)
+    assert free.mean(0) == pytest.approx(action, abs=0.03)
 
 
 def policy(seed=0):
@@ -120,6 +124,16 @@ def test_rows_are_what_happened(workers):
         assert not left[:-1].any()
         gap = np.linalg.norm(p.achieved[1:] - p.goal, axis=-1)
         np.testing.assert_array_equal(p.success, gap <= 0.25)
+
+
+def test_what_was_drawn_beyond_the_bounds_is_kept_and_played_within(workers):
+    """The environment refuses actions that are not its own; moves are of the action cut to ±1."""
+    job = Job(0, 0, TRAIN, 0, Exploration(2.0, beyond=True))
+    (p,) = workers().play([job], POLICIES)
+    assert (abs(p.action) > 1).mean() > 0.3
+    np.testing.assert_allclose(
+        np.diff(p.achieved, axis=0), 0.2 * np.clip(p.action, -1, 1), atol=0.1
+    )
 
 
 def test_dead_and_hanging_workers_are_replaced(workers, tmp_path):

@@ -75,6 +75,19 @@ def test_a_run_of_other_settings_is_refused_before_any_is_trained(jobs, calls, t
     assert calls == [jobs[1].name]
 
 
+def test_results_without_their_run_are_not_replaced(jobs, calls, tmp_path):
+    batch.train_and_keep(jobs[:1], tmp_path, 1)
+    (tmp_path / "runs").rename(tmp_path / "away")  # as in a clone: small files only
+    more = mini.make_jobs({PUSH: 1000}, 5, PLAIN)
+    before = (tmp_path / jobs[0].name / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match="seeds = 3, not 5: remove it, or choose another folder"):
+        batch.train_and_keep(more, tmp_path, 1)
+    assert calls == [jobs[0].name]
+    assert (tmp_path / jobs[0].name / "metrics.jsonl").read_bytes() == before
+    batch.train_and_keep(jobs[:1], tmp_path, 1)  # the same again is no harm
+    assert calls == [jobs[0].name] * 2
+
+
 def test_the_tables_say_what_the_runs_did(jobs, calls, tmp_path):
     found = batch.scores(batch.train_all(jobs, tmp_path))
     table = batch.tabulate(found)

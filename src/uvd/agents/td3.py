@@ -40,8 +40,12 @@ class TD3Config:
     """Adam's learning rate of the actor."""
     critic_lr: float = 2e-3
     """Adam's learning rate of the critics."""
+    optimiser: str = "adam"
+    """Of actor, critics and VDI's densities: adam, or rmsprop (no momentum)."""
     tau: float = 0.02
     """Share by which the target networks follow at each actor update."""
+    critic_tau: float = 0.0
+    """The critics' share where it is another (0: as `tau`)."""
     policy_delay: int = 2
     """Critic updates per actor update."""
     target_noise: float = 0.0
@@ -63,12 +67,20 @@ class TD3Config:
     """Random actions during the warm-up instead of the exploring policy."""
     actor_start: int = 0
     """Updates for which the actor stays frozen."""
+    actor_scale: float = 0.1
+    """Size of the actor's last layer at the start, as a share of the usual."""
     noise: float = 0.2
     """Standard deviation of the exploration noise."""
     random: float = 0.3
     """Share of random actions while exploring."""
     hold: int = 3
     """Mean number of steps a random action is held."""
+    beyond: bool = False
+    """Remember noisy actions as they were drawn, beyond ±1 too, where the task cuts them: critics
+    then see that nothing is gained there."""
+    range_noise: float = 0.0
+    """Feature ranges are those of roll-outs with Gaussian actions of this standard deviation
+    (0: with uniformly random ones)."""
     capacity: int = 500_000
     """Transitions in the long replay memory."""
     updates_per_step: float = 0.5
@@ -145,6 +157,18 @@ PolicyFn = Callable[[MLP, Norm], Policy]
 FREE = 2.0  # how far the actor may lean for nothing: tanh has a slope of 0.07 there
 
 
+OPTIMISERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
+    "adam": optax.adam,
+    # As PyTorch has it, which the paper's code ran on.
+    "rmsprop": lambda rate: optax.rmsprop(rate, decay=0.99, eps=1e-8, eps_in_sqrt=False),
+}
+
+
+def optimiser(config: TD3Config, rate: float) -> optax.GradientTransformation:
+    """The one that is set, with this learning rate."""
+    return OPTIMISERS[config.optimiser](rate)
+
+
 def policy_of(actor: MLP, norm: Norm) -> Policy:
     """The policy of an actor, which reads what its net has inputs for: not what critics are told.
 
@@ -168,15 +192,16 @@ def init_td3(
     shown = spec.obs_dim - spec.told
     actor_inputs = shown + (spec.goal_dim if actor_goal_dim is None else actor_goal_dim)
     actor_hidden = config.actor_hidden or config.hidden
-    actor = init_mlp(key_actor, (actor_inputs, *actor_hidden, spec.action_dim), 0.1)
+    sizes = (actor_inputs, *actor_hidden, spec.action_dim)
+    actor = init_mlp(key_actor, sizes, config.actor_scale)
     critic = init_twin(key_critic, (inputs + spec.action_dim, *config.hidden, 1), 0.1, head.start)
     return TD3State(
         actor,
         actor,
         critic,
         critic,
-        optax.adam(config.actor_lr).init(actor),
-        optax.adam(config.critic_lr).init(critic),
+        optimiser(config, config.actor_lr).init(actor),
+        optimiser(config, config.critic_lr).init(critic),
         jax.tree.map(jnp.asarray, norm),
     )
 
@@ -225,7 +250,7 @@ def critic_step(
         return (weight * head.loss(out, target)).mean(1).sum(), head.value(out).mean()
 
     (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
-    updates, opt = optax.adam(config.critic_lr).update(grads, state.critic_opt)
+    updates, opt = optimiser(config, config.critic_lr).update(grads, state.critic_opt)
     state = state._replace(critic=optax.apply_updates(state.critic, updates), critic_opt=opt)
     return state, {"critic/loss": loss, "critic/q": q, "critic/target": target.mean(), **metrics}
 
@@ -253,14 +278,19 @@ def actor_step(
         return -value.mean() + penalty
 
     grads = jax.grad(actor_loss)(state.actor)
-    updates, opt = optax.adam(config.actor_lr).update(grads, state.actor_opt)
+    updates, opt = optimiser(config, config.actor_lr).update(grads, state.actor_opt)
     actor = optax.apply_updates(state.actor, updates)
     return state._replace(
         actor=actor,
         actor_opt=opt,
         actor_target=polyak(state.actor_target, actor, config.tau),
-        critic_target=polyak(state.critic_target, state.critic, config.tau),
+        critic_target=follow(config, state),
     )
+
+
+def follow(config: TD3Config, state: TD3State) -> MLP:
+    """The slow critics, a step nearer to the others."""
+    return polyak(state.critic_target, state.critic, config.critic_tau or config.tau)
 
 
 def learn(
@@ -279,8 +309,8 @@ def learn(
     """A critic step and, every `policy_delay`-th time, an actor step on the same observations."""
     state, metrics = critic_step(config, head, state, batch, goal, weight, target_fn, key)
 
-    def follow(s: TD3State) -> TD3State:
-        return s._replace(critic_target=polyak(s.critic_target, s.critic, config.tau))
+    def wait(s: TD3State) -> TD3State:
+        return s._replace(critic_target=follow(config, s))
 
     def improve(s: TD3State) -> TD3State:
         return actor_step(config, head, s, batch.obs, actor_goal(), mu)
@@ -289,7 +319,7 @@ def learn(
     def started(s: TD3State) -> TD3State:
         if not config.actor_start:
             return improve(s)
-        return jax.lax.cond(step >= config.actor_start, improve, follow, s)
+        return jax.lax.cond(step >= config.actor_start, improve, wait, s)
 
     if config.policy_delay == 1:
         return started(state), metrics

@@ -22,7 +22,17 @@ import numpy as np
 import optax
 
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec, demonstrations
-from uvd.agents.td3 import HEADS, Head, TargetFn, TD3Config, TD3State, init_td3, learn, next_value
+from uvd.agents.td3 import (
+    HEADS,
+    Head,
+    TargetFn,
+    TD3Config,
+    TD3State,
+    init_td3,
+    learn,
+    next_value,
+    optimiser,
+)
 from uvd.agents.uvd import COMBINE, Signals
 from uvd.core import replay
 from uvd.core.flows import Params, make_flow
@@ -62,7 +72,7 @@ class VDIConfig:
     flow_hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of each coupling's net."""
     flow_lr: float = 1e-3
-    """Adam's learning rate of the densities."""
+    """Learning rate of the densities."""
     l2: float = 1e-5
     """L2 regularisation of the densities."""
     flow_delay: int = 500
@@ -176,8 +186,8 @@ def make_densities(config: VDIConfig, spec: Spec) -> Densities:
 
 
 def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
-    """Adam on the likelihood plus an L2 penalty."""
-    return optax.chain(optax.add_decayed_weights(config.l2), optax.adam(config.flow_lr))
+    """Of the likelihood plus an L2 penalty."""
+    return optax.chain(optax.add_decayed_weights(config.l2), optimiser(config.td3, config.flow_lr))
 
 
 def density_step(

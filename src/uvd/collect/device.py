@@ -21,7 +21,8 @@ def explore(
     begin = how.random / (how.random + how.hold * (1 - how.random))
     go_on = wild & (jax.random.uniform(key_go) < 1 - 1 / how.hold)
     start = ~go_on & (jax.random.uniform(key_start) < begin)
-    noisy = jnp.clip(action + how.noise * jax.random.normal(key_noise, action.shape), -1, 1)
+    noisy = action + how.noise * jax.random.normal(key_noise, action.shape)
+    noisy = jnp.where(how.beyond, noisy, jnp.clip(noisy, -1, 1))
     fresh = jax.random.uniform(key_new, action.shape, minval=-1, maxval=1)
     return jnp.where(go_on, last, jnp.where(start, fresh, noisy)), go_on | start
 
@@ -51,7 +52,7 @@ def rollout(task: Task, how: Exploration, policy: Policy, key: jax.Array) -> Epi
         obs, achieved = task.observe(state), task.achieved(state)
         action, wild = behave(how, policy, key_explore, obs, goal, last, wild)
         # What was drawn is kept as it was; the task sees it within its bounds.
-        felt = action if policy.log_std is None else jnp.clip(action, -1, 1)
+        felt = jnp.clip(action, -1, 1)
         after = task.step(state, felt, key_task)
         reward = jnp.zeros(()) if task.reward is None else task.reward(state, felt, after)
         return (after, action, wild), (obs, action, achieved, reward)

@@ -11,6 +11,7 @@ class Exploration(NamedTuple):
     noise: float = 0.0  # standard deviation of Gaussian noise on the action
     random: float = 0.0  # share of steps whose action is drawn at random
     hold: int = 1  # mean number of steps for which a random action is held
+    beyond: bool = False  # noise may carry an action beyond its bounds, to be cut by who plays
 
 
 def explore(
@@ -27,5 +28,6 @@ def explore(
         return rng.uniform(-1, 1, action.shape).astype(np.float32), True
     if how.noise:
         noise = np.float32(how.noise) * rng.standard_normal(action.shape, np.float32)
-        action = np.minimum(np.maximum(action + noise, -1), 1)
+        action = action + noise
+        action = action if how.beyond else np.minimum(np.maximum(action, -1), 1)
     return action, False

@@ -91,7 +91,7 @@ def play(task: EnvTask, env: gym.Env, policy: Policy | None, job: Job) -> Played
     rewards: list[float] = []
     action = felt = np.zeros(task.action_dim, np.float32)
     wild = terminated = truncated = False
-    drawn = policy is not None and policy.log_std is not None
+    drawn = job.how.beyond or (policy is not None and policy.log_std is not None)
 
     def look() -> None:
         for rows, x in zip((obs, achieved, desired), view(task, seen, felt)):

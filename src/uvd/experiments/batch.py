@@ -75,6 +75,13 @@ def _require_same(run: Run, config: dict[str, Any]) -> None:
             )
 
 
+def portable(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the place of its demonstrations, which says nothing elsewhere."""
+    if not Path(shown := config.get("demos", {}).get("demos", "")).is_absolute():
+        return config
+    return {**config, "demos": {**config["demos"], "demos": Path(shown).name}}
+
+
 def reported(run: Run) -> bool:
     """Whether the run's last report is there: enough to draw it."""
     rows = run.rows()
@@ -371,6 +378,10 @@ def check(jobs: Sequence[Job], at_once: int) -> None:
 def train_and_keep(jobs: Sequence[Job], out: Path, at_once: int) -> list[Path]:
     """Trains into `out/runs` and returns the runs' folders; their small files are kept in `out`."""
     check(jobs, at_once)
+    for job in jobs:
+        # Results without their run came from elsewhere: what is trained here must not replace them.
+        if (out / job.name / "config.toml").exists() and not (out / "runs" / job.name).exists():
+            _require_same(Run.open(out / job.name), portable(job.config()))
     make_folder(out)
     tasks, seeds = ", ".join(dict.fromkeys(job.task for job in jobs)), jobs[0].run["seeds"]
     print(
@@ -398,9 +409,7 @@ def kept(out: Path, names: Iterable[str] | None = None) -> list[Path]:
         if (whole / "config.toml").exists() and reported(run := Run.open(whole)):
             small.mkdir(exist_ok=True)
             shutil.copyfile(whole / "metrics.jsonl", small / "metrics.jsonl")
-            if Path(shown := run.config.get("demos", {}).get("demos", "")).is_absolute():
-                run.config["demos"]["demos"] = Path(shown).name  # where it lay says nothing here
-            Run(small, run.config).write_config()
+            Run(small, portable(run.config)).write_config()
         if (small / "config.toml").exists() and reported(Run.open(small)):
             paths.append(small)
     return paths

@@ -7,18 +7,12 @@ from typing import Any, NamedTuple
 from uvd.api import file_name
 from uvd.experiments import batch, curves
 from uvd.experiments.batch import AT_ONCE, Job
+from uvd.settings import PRESETS
 
-# What all methods share, then each method's own: change them here.
 RUN: dict[str, Any] = {"envs": 4, "eval_episodes": 50}
-SIZES: dict[str, Any] = {
-    "batch": 1024, "hidden": (256, 256, 256), "critic_lr": 1e-3, "updates_per_step": 0.5,
-    "warmup": 2000, "hold": 1, "capacity": 1_000_000,
-}  # fmt: skip
-_SPARSE = {**SIZES, "actor_lr": 1e-3, "tau": 0.01, "critic_head": "linear", "action_penalty": 0.1}
+# The preset `fetch`, spelt out: runs are then called by what else they differ in.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "td3": ("td3", _SPARSE),
-    "her": ("her", {**_SPARSE, "strategy": "future", "k": 4}),
-    "uvd": ("uvd", {**SIZES, "actor_lr": 5e-4}),
+    name: (name, PRESETS[name]["fetch"]) for name in ("td3", "her", "uvd")
 }
 PRESET = {("uvd", "FetchPushSparse-v0"): "precise"}  # where it is not the default
 PACE = {"td3": 5.0, "her": 5.0, "uvd": 10.0}  # seconds for 1000 steps of a seed on a CPU core

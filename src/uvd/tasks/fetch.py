@@ -466,6 +466,13 @@ _IDS: dict[str, dict[str, Any]] = {
     "FetchSlideNoise-v0": {"task": "slide", "noise": "paper"},
     "FetchSlideNoiseCode-v0": {"task": "slide", "noise": "code"},
 }
+ABOUT = {
+    "FetchPush-v4": "a robot pushes a box to a goal",
+    "FetchSlide-v4": "it strikes a puck that slides to a goal out of its reach",
+    "FetchPushSparse-v0": "push, with a goal of a hundredth of the area",
+    "FetchSlideNoise-v0": "slide, with noise that grows with the action: the paper's formula",
+    "FetchSlideNoiseCode-v0": "the same with the formula of its authors' code",
+}
 for _name, _settings in _IDS.items():
     gym.register(
         f"uvd/{_name}",

@@ -240,6 +240,9 @@ def examine_goals(name: str, env: gym.Env) -> GoalTask:
         and seen.obs.shape[-1] == obs_dim,
         f"{name} gives observations of other shapes than its observation_space says",
     )
+    for what, rows in zip(KEYS, (seen.obs, seen.achieved, seen.desired)):
+        require(bool(np.isfinite(rows).all()), f"{name}: its {what} is not finite")
+    require(seen.steady, f"{name} changes the desired goal within an episode")
     says = len(seen.success) == len(seen.achieved)
     reward = _find_reward(name, env, seen)
     require(
@@ -265,6 +268,10 @@ def examine_frame(name: str, env: gym.Env) -> tuple[Box, EnvSpec, int]:
     )
     assert isinstance(actions, Box)
     require(actions.is_bounded(), f"{name} cannot be trained on: its actions are unbounded")
+    require(
+        np.issubdtype(actions.dtype, np.floating),
+        f"{name} cannot be trained on: its actions are of {actions.dtype}, not real numbers",
+    )
     spec = env.spec
     horizon = spec.max_episode_steps if spec else None
     if spec is None or horizon is None:
@@ -287,26 +294,30 @@ class _Seen(NamedTuple):
     achieved: np.ndarray
     desired: np.ndarray
     success: np.ndarray  # what `info` said, as long as the others if it always does
+    steady: bool  # the desired goal stayed the same within every episode
 
 
 def _look(env: gym.Env, actions: Box) -> _Seen:
     rng = np.random.default_rng(0)
     rows: dict[str, list[np.ndarray]] = {key: [] for key in KEYS}
     success = []
+    steady = True
     for episode in range(12):
         obs, _ = env.reset(seed=episode)
+        goal = np.array(obs[KEYS[-1]])
         for _ in range(16):
             obs, _, terminated, truncated, info = env.step(
                 rng.uniform(actions.low, actions.high).astype(actions.dtype)
             )
             for key in KEYS:
-                rows[key].append(np.asarray(obs[key], np.float32))
+                rows[key].append(np.array(obs[key], np.float32))
+            steady &= np.array_equal(obs[KEYS[-1]], goal, equal_nan=True)
             said = is_success(info)
             success += [] if said is None else [said]
             if terminated or truncated:
                 break
     obs_rows, achieved, desired = (np.stack(rows[key]) for key in KEYS)
-    return _Seen(obs_rows, achieved, desired, np.array(success, bool))
+    return _Seen(obs_rows, achieved, desired, np.array(success, bool), steady)
 
 
 def _find_reward(name: str, env: gym.Env, seen: _Seen) -> Reward:
