@@ -32,9 +32,9 @@ def ours(steps: int, batch: int, hidden: tuple[int, ...]) -> list[float]:
 
     with tempfile.TemporaryDirectory() as folder:
         run = uvd.train(
-            "her", TASK, out=f"{folder}/run", quiet=True, steps=steps, eval_every=EVERY,
-            eval_episodes=1, batch=batch, hidden=hidden, updates_per_step=1.0, warmup=WARMUP,
-            capacity=CAPACITY, strategy="future", k=4,
+            "her", TASK, preset="default", out=f"{folder}/run", quiet=True, steps=steps,
+            eval_every=EVERY, eval_episodes=1, batch=batch, hidden=hidden, updates_per_step=1.0,
+            warmup=WARMUP, capacity=CAPACITY, strategy="future", k=4,
         )  # fmt: skip
         return [row["seconds"] for row in run.rows()]
 

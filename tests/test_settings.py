@@ -7,7 +7,7 @@ import pytest
 from uvd.agents import ALGORITHMS
 from uvd.agents.uvd import COMBINE
 from uvd.errors import UserError
-from uvd.settings import PRESETS, RunSettings, build, check, flatten, override
+from uvd.settings import PRESETS, RunSettings, build, check, flatten, override, suited
 
 TRAINED_IN_THE_PAPER = {"td3", "her", "uvd", "vdi"}  # GAIL too, but with TRPO
 
@@ -56,6 +56,21 @@ def test_vdi_presets_are_table_2() -> None:
     # dimensions, against which l2 counts 16 times as much.
     authors = flatten(build("vdi", "authors", {}))
     assert [authors[k] for k in names] == [0.3, 3e-4, 16e-5, 0.0, 1e-5, 250_000]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "preset"),
+    [
+        ("uvd", "FetchPush-v4", "fetch"), ("her", "uvd/FetchSlideNoise-v0", "fetch"),
+        ("uvd", "FetchPushSparse-v0", "fetch-precise"), ("her", "FetchPushSparse-v0", "fetch"),
+        ("td3", "HumanoidNonExploitableTold-v0", "expert"), ("gail", "Humanoid-v5", "walkers"),
+        ("vdi", "HalfCheetahNonExploitable-v0", "cheetah"), ("uvd", "PointPush-v0", "default"),
+        ("vdi", "FetchPush-v4", "default"),
+    ],
+)  # fmt: skip
+def test_a_task_has_a_preset_that_suits_it(algorithm, task, preset) -> None:
+    assert suited(algorithm, task) == preset
+    assert preset in PRESETS[algorithm]
 
 
 def test_paper_preset_leaves_nothing_to_the_default() -> None:

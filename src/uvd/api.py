@@ -24,7 +24,7 @@ from uvd.loop import (
     train_run,
 )  # fmt: skip
 from uvd.runs import Run
-from uvd.settings import DemoSettings, RunSettings
+from uvd.settings import DemoSettings, RunSettings, suited
 from uvd.tasks import TASKS, Task
 from uvd.tasks.goalenv import EnvTask, GoalTask
 from uvd.tasks.rewardenv import env_task
@@ -109,7 +109,7 @@ def train(
     algorithm: str,
     task: str,
     *,
-    preset: str = "default",
+    preset: str | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
@@ -120,7 +120,8 @@ def train(
     """Trains an algorithm on a task and returns the run.
 
     Settings are those of the algorithm (`gamma`, `combine`, ...) and of the run (`seeds`, `steps`,
-    `envs`, `eval_every`, ...), by name; `task_settings` are the task's own, such as
+    `envs`, `eval_every`, ...), by name, beside those of the `preset` (without one, what suits the
+    task); `task_settings` are the task's own, such as
     `{"noise": "paper"}`. `out` is the run's folder; without it, one in `runs/` named after
     algorithm and task. An algorithm that imitates needs `demos`, and takes `trajectories`, `every`,
     `offset` and `previous_action`.
@@ -131,6 +132,7 @@ def train(
     rest = {k: v for k, v in settings.items() if k not in of_run | of_demos}
     if demos is not None:
         shown["demos"] = str(demos)
+    preset = preset or suited(algorithm, task)
     config = make_config(algorithm, task, preset, run_settings, rest, task_settings or {}, shown)
     run = Run.create(out or f"runs/{algorithm}-{file_name(task)}", config, overwrite)
     train_run(run, quiet)

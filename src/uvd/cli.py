@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -54,9 +55,9 @@ Examples
 class TrainOptions:
     """Where the run goes and from which preset it starts."""
 
-    preset: str = "default"
-    """Named settings to start from: default, paper (its Table 1 and Algorithm 1), for uvd precise
-    (goals much smaller than the task), for td3 expert (rewards of walking bodies)."""
+    preset: str | None = None
+    """Named settings to start from (if not given, what suits the task: fetch, expert, cheetah, ...,
+    else default); paper: its tables and algorithms to the letter. `uvd list` has them all."""
     out: Path | None = None
     """The run's folder (runs/ALGORITHM-TASK if not given)."""
     overwrite: bool = False
@@ -96,7 +97,7 @@ def _options(kind: Any) -> set[str]:
 def _train(args: list[str]) -> None:
     from uvd import api
     from uvd.agents import ALGORITHMS, get_algorithm
-    from uvd.settings import DemoSettings, RunSettings, flatten, override, presets
+    from uvd.settings import DemoSettings, RunSettings, flatten, override, presets, suited
 
     if args and args[0].startswith("--resume"):
         return _resume([*args[0].split("=")[1:], *args[1:]])
@@ -106,7 +107,9 @@ def _train(args: list[str]) -> None:
     algorithm = args[0]
     entry = get_algorithm(algorithm)
     flags = args[1:]
-    preset = _value(flags, "--preset") or "default"
+    # What the options start from hangs on the task, which is not parsed yet.
+    task = next((word for word in flags if re.fullmatch(r"[^-].*-v\d+", word)), "")
+    preset = _value(flags, "--preset") or suited(algorithm, task)
     if preset not in presets(algorithm):
         raise nearest(preset, presets(algorithm), f"preset of {algorithm}")
     defaults = override(entry.config(), presets(algorithm)[preset])

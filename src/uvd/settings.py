@@ -107,7 +107,8 @@ _GAIL_WALKERS = {
 }  # fmt: skip
 _BC_WALKERS = {"hidden": (400, 300), "actor_lr": 3e-4, "l2": 1e-5, "updates_per_step": 0.1}
 
-# `default` is the dataclass as it stands: what learns best here. `paper` is as literal as it gets.
+# `default` is the dataclass as it stands: what learns best on the built-in tasks. `paper` is as
+# literal as it gets.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "td3": {"default": {}, "fetch": _FETCH_TD3, "paper": _PAPER_TD3, "expert": _EXPERT},
     "her": {
@@ -125,6 +126,16 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "dac": {"default": {}, "walkers": _DAC_WALKERS},
     "gail": {"default": {}, "walkers": _GAIL_WALKERS},
 }  # fmt: skip
+
+_ON_WALKERS = {"td3": "expert", "bc": "walkers", "dac": "walkers", "gail": "walkers"}
+# By the beginning of a task's id, the first that fits.
+SUITED: dict[str, dict[str, str]] = {
+    "FetchPushSparse": {"td3": "fetch", "her": "fetch", "uvd": "fetch-precise"},
+    "FetchPush": {"td3": "fetch", "her": "fetch", "uvd": "fetch"},
+    "FetchSlide": {"td3": "fetch", "her": "fetch", "uvd": "fetch"},
+    "HalfCheetah": {**_ON_WALKERS, "vdi": "cheetah"},
+    "Humanoid": {**_ON_WALKERS, "vdi": "humanoid"},
+}
 
 _CHOICES = {
     "critic_head": list(HEADS),
@@ -229,6 +240,14 @@ def override(config: Any, flat: dict[str, Any]) -> Any:
 def presets(algorithm: str) -> dict[str, dict[str, Any]]:
     """An algorithm's presets; one that was registered elsewhere has its defaults."""
     return PRESETS.get(algorithm, {"default": {}})
+
+
+def suited(algorithm: str, task: str) -> str:
+    """The preset that a task is trained with unless one is named."""
+    for start, names in SUITED.items():
+        if task.removeprefix("uvd/").startswith(start) and algorithm in names:
+            return names[algorithm]
+    return "default"
 
 
 def build(algorithm: str, preset: str, flat: dict[str, Any]) -> Any:

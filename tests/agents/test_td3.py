@@ -379,7 +379,7 @@ def test_critics_may_follow_at_a_pace_of_their_own(spec):
     head = HEADS["linear"](5.0, 0.0)
     before = init_td3(config, head, spec, jax.random.key(0))
     usual = init_td3(replace(config, actor_scale=1.0), head, spec, jax.random.key(0)).actor
-    np.testing.assert_allclose(before.actor.weights[-1], 3 * usual.weights[-1], rtol=1e-6)
+    np.testing.assert_allclose(before.actor.weights[-1], 3 * usual.weights[-1], rtol=1e-4)
     np.testing.assert_array_equal(before.actor.weights[0], usual.weights[0])
     moved = jax.tree.map(lambda x: x + 1.0, before.critic)
     batch = transition(16)

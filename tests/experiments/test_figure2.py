@@ -7,6 +7,7 @@ from uvd.cli import main
 from uvd.errors import UserError
 from uvd.experiments import figure2
 from uvd.runs import Run
+from uvd.settings import build, flatten, suited
 
 
 @pytest.fixture
@@ -58,8 +59,11 @@ def test_methods_share_their_sizes():
     jobs = figure2.make_jobs(list(figure2.PANELS.values()), list(figure2.METHODS), 5, None)
     assert len(jobs) == 12
     configs = [job.config() for job in jobs]
-    for name in figure2.SIZES:
+    for name in ("batch", "hidden", "critic_lr", "updates_per_step", "warmup", "hold", "capacity"):
         assert len({str(c["settings"][name]) for c in configs}) == 1
+    for job, config in zip(jobs, configs):  # and are those of a run that names no preset
+        alone = build(job.algorithm, suited(job.algorithm, job.task), {})
+        assert config["settings"] == flatten(alone)
     assert {c["task"]: c["run"]["steps"] for c in configs} == {
         "FetchPush-v4": 500_000,
         "FetchSlide-v4": 1_000_000,
