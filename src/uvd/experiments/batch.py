@@ -67,7 +67,8 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
 def _require_same(run: Run, config: dict[str, Any]) -> None:
     """Refuses a run of other settings or of another version: results must not be mixed."""
     have, want = _flat(run.config), _flat(config | {"uvd_version": __version__})
-    for name in sorted(want.keys() | have.keys()):
+    # A setting that came later is the least telling difference.
+    for name in sorted(want.keys() | have.keys(), key=lambda name: (name not in have, name)):
         if have.get(name) != want.get(name):
             raise UserError(
                 f"{run.path} was trained with {name} = {have.get(name)}, not {want.get(name)}: "
