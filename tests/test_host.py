@@ -268,6 +268,28 @@ def test_actions_are_in_the_environments_units(tmp_path):
     assert trained.rows()[-1]["critic/loss"][0] > 0
 
 
+@pytest.mark.parametrize("task", ["envs:Line-v0", "PointLoop-v0"])
+def test_settings_of_play_reach_those_who_play(tmp_path, task):
+    """`beyond` what was drawn is in the memory; `range_noise` is what feature ranges are of."""
+
+    def learn(name, **settings):
+        sizes = {"seeds": 1, "steps": 200, "envs": 2, "workers": 1, "eval_episodes": 1, "batch": 8}
+        return uvd.train(
+            "td3", task, out=tmp_path / name, quiet=True, hidden=(8,), warmup=0, noise=1.0,
+            random=0.0, updates_per_step=0.05, **sizes, **settings,
+        )  # fmt: skip
+
+    def farthest(run):
+        return max(abs(record["action"]).max() for record in run.run.episodes().read(0))
+
+    usual = learn("usual")
+    wide = learn("wide", beyond=True, range_noise=0.1)
+    assert farthest(usual) == 1
+    assert farthest(wide) > 1.5
+    narrow = wide.plan.spec.norm.obs_scale / usual.plan.spec.norm.obs_scale
+    assert narrow.min() < 0.9
+
+
 def test_a_drift_is_no_move():
     still = np.zeros((11, 2), np.float32)
     for kind, shift, expected in [

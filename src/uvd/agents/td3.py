@@ -37,9 +37,9 @@ class TD3Config:
     actor_hidden: tuple[int, ...] = ()
     """Hidden layers of the actor where they are others (none: as `hidden`)."""
     actor_lr: float = 1e-3
-    """Adam's learning rate of the actor."""
+    """Learning rate of the actor."""
     critic_lr: float = 2e-3
-    """Adam's learning rate of the critics."""
+    """Learning rate of the critics."""
     optimiser: str = "adam"
     """Of actor, critics and VDI's densities: adam, or rmsprop (no momentum)."""
     tau: float = 0.02
@@ -155,7 +155,6 @@ class TD3State(NamedTuple):
 TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array], tuple[jax.Array, Metrics]]
 PolicyFn = Callable[[MLP, Norm], Policy]
 FREE = 2.0  # how far the actor may lean for nothing: tanh has a slope of 0.07 there
-
 
 OPTIMISERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
     "adam": optax.adam,
@@ -273,8 +272,9 @@ def actor_step(
         lean = leaning(mu(actor, state.norm), obs, goal)
         action = jnp.tanh(lean)
         value = head.utility(critic_outputs(first, state.norm, obs, goal, action)[0])
-        beyond = (jnp.maximum(abs(lean) - FREE, 0) ** 2).mean()
-        penalty = config.action_penalty * (action**2).mean() + config.leaning_penalty * beyond
+        excess = jnp.maximum(abs(lean) - FREE, 0)
+        penalty = config.action_penalty * (action**2).mean()
+        penalty += config.leaning_penalty * (excess**2).mean()
         return -value.mean() + penalty
 
     grads = jax.grad(actor_loss)(state.actor)
