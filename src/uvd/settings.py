@@ -25,6 +25,7 @@ _PAPER_TD3 = {
     "capacity": 1_500_000, "updates_per_step": 1.0, "warmup": 1000, "warmup_random": False,
     "actor_start": 0, "goal_input": "absolute", "optimiser": "adam", "critic_tau": 0.0,
     "actor_scale": 0.1, "leaning_penalty": 0.0, "beyond": False, "range_noise": 0.0,
+    "critic_norm": False,
 }  # fmt: skip
 _PAPER_UVD = {
     "actor_lr": 8e-4, "critic_lr": 8e-4, "critic_head": "linear", "combine": "max-paper",

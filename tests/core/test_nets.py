@@ -39,3 +39,21 @@ def test_polyak():
     moved = polyak(old, new, 0.1)
     for o, n, m in zip(*map(jax.tree.leaves, (old, new, moved)), strict=True):
         np.testing.assert_allclose(m, 0.9 * o + 0.1 * n, rtol=1e-5, atol=1e-7)
+
+
+def test_layers_that_are_normalised():
+    """By hand: mean 0 and deviation 1 before the bend, so the size of the input does not matter."""
+    net = init_twin(jax.random.key(5), (4, 16, 16, 1), 1.0, 0.5)
+    net = net._replace(biases=(jnp.zeros((2, 16)), *net.biases[1:]))
+    x = np.asarray(jax.random.normal(jax.random.key(6), (10, 4)), np.float64)
+    got = twin(net, jnp.asarray(x, jnp.float32), normed=True)
+    for i in range(2):
+        y = x
+        for w, b in zip(net.weights[:-1], net.biases[:-1], strict=True):
+            y = y @ np.asarray(w[i], np.float64) + b[i]
+            y = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1, keepdims=True) + 1e-5)
+            y = np.where(y > 0, y, 0.01 * y)
+        expected = y @ np.asarray(net.weights[-1][i], np.float64) + net.biases[-1][i]
+        np.testing.assert_allclose(got[i], expected[:, 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(twin(net, 50 * x, normed=True), got, atol=2e-3)
+    assert abs(twin(net, 50 * x) - twin(net, x)).max() > 1

@@ -57,6 +57,8 @@ class TD3Config:
     critic_head: str = "tanh"
     """Output of the critic: linear, huber (a tenth of it, Huber's loss), tanh (bounded, squared
     loss) or sigmoid (bounded, log loss)."""
+    critic_norm: bool = False
+    """Layer normalisation in the critics: their values cannot run away with their features."""
     critic_start: float = 0.0
     """Value at which the critics start, as a share of their bound (sigmoid: in (0, 1))."""
     goal_input: str = "relative"
@@ -206,10 +208,15 @@ def init_td3(
 
 
 def critic_outputs(
-    critic: MLP, norm: Norm, obs: jax.Array, goal: jax.Array, action: jax.Array
+    critic: MLP,
+    norm: Norm,
+    obs: jax.Array,
+    goal: jax.Array,
+    action: jax.Array,
+    normed: bool = False,
 ) -> jax.Array:
     """Raw outputs of both critics, `[2, batch]`."""
-    return twin(critic, jnp.concatenate([features(norm, obs, goal), action], -1))
+    return twin(critic, jnp.concatenate([features(norm, obs, goal), action], -1), normed)
 
 
 def next_value(
@@ -226,7 +233,9 @@ def next_value(
     if config.target_noise:
         noise = config.target_noise * jax.random.normal(key, action.shape)
         action = jnp.clip(action + jnp.clip(noise, -0.5, 0.5), -1, 1)
-    q = critic_outputs(state.critic_target, state.norm, batch.next_obs, goal, action)
+    q = critic_outputs(
+        state.critic_target, state.norm, batch.next_obs, goal, action, config.critic_norm
+    )
     return head.value(q).min(0) * ~batch.terminated, action
 
 
@@ -245,7 +254,7 @@ def critic_step(
     target = jax.lax.stop_gradient(target)
 
     def critic_loss(critic: MLP) -> tuple[jax.Array, jax.Array]:
-        out = critic_outputs(critic, state.norm, batch.obs, goal, batch.action)
+        out = critic_outputs(critic, state.norm, batch.obs, goal, batch.action, config.critic_norm)
         return (weight * head.loss(out, target)).mean(1).sum(), head.value(out).mean()
 
     (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
@@ -271,7 +280,8 @@ def actor_step(
     def actor_loss(actor: MLP) -> jax.Array:
         lean = leaning(mu(actor, state.norm), obs, goal)
         action = jnp.tanh(lean)
-        value = head.utility(critic_outputs(first, state.norm, obs, goal, action)[0])
+        out = critic_outputs(first, state.norm, obs, goal, action, config.critic_norm)
+        value = head.utility(out[0])
         excess = jnp.maximum(abs(lean) - FREE, 0)
         penalty = config.action_penalty * (action**2).mean()
         penalty += config.leaning_penalty * (excess**2).mean()

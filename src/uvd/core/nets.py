@@ -38,9 +38,9 @@ def init_twin(
     return jax.vmap(lambda k: init_mlp(k, sizes, last_scale, last_bias))(jax.random.split(key))
 
 
-def twin(net: MLP, x: jax.Array) -> jax.Array:
+def twin(net: MLP, x: jax.Array, normed: bool = False) -> jax.Array:
     """Both critics' outputs, `[2, batch]`."""
-    return jax.vmap(mlp, (0, None))(net, x)[..., 0]
+    return jax.vmap(lambda one: mlp(one, x, normed))(net)[..., 0]
 
 
 def polyak(target: MLP, online: MLP, tau: jax.Array | float) -> MLP:

@@ -22,10 +22,16 @@ def leaky_relu(x: Array) -> Array:
     return 0.505 * x + 0.495 * abs(x)
 
 
-def mlp(net: MLP, x: Array) -> Array:
-    """Leaky-ReLU layers and a linear last one (the paper's Tables 1 and 2)."""
+def mlp(net: MLP, x: Array, normed: bool = False) -> Array:
+    """Leaky-ReLU layers and a linear last one (the paper's Tables 1 and 2).
+
+    `normed`: each hidden layer has mean 0 and deviation 1 before it bends (layer normalisation).
+    """
     for w, b in zip(net.weights[:-1], net.biases[:-1], strict=True):
-        x = leaky_relu(x @ w + b)
+        x = x @ w + b
+        if normed:
+            x = (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + 1e-5) ** 0.5
+        x = leaky_relu(x)
     return x @ net.weights[-1] + net.biases[-1]
 
 

@@ -249,7 +249,8 @@ def draw_density(
     def value() -> jax.Array:
         obs = repeated(scene.obs)
         best = act(policy, obs, goals)
-        return head.value(critic_outputs(agent.td3.critic, agent.td3.norm, obs, goals, best)).min(0)
+        td3, normed = agent.td3, config.td3.critic_norm
+        return head.value(critic_outputs(td3.critic, td3.norm, obs, goals, best, normed)).min(0)
 
     ahead = f"next {config.horizon} steps" if config.horizon > 1 else "next step"
     panels = [(f"really reached, all later steps\n({scene.how})", real(), "F")]
