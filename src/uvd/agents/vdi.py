@@ -44,8 +44,8 @@ from uvd.core.replay import Batch, Ring
 class VDIConfig:
     """TD3's settings, the densities', and how demonstrations are weighed.
 
-    The defaults suit tasks of the built-in size; the presets `cheetah` and `humanoid` carry the
-    paper's Table 2 as its authors' code has it, `paper` as it is printed.
+    The defaults suit tasks of the built-in size, the presets `cheetah` and `humanoid` the walkers;
+    `paper` carries the paper's Table 2 as it is printed, `authors` as its authors' code has it.
     """
 
     td3: TD3Config = field(

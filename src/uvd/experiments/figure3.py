@@ -54,7 +54,7 @@ class Panel(NamedTuple):
 
 
 METHODS = {
-    "vdi": Method("", 4, 4.0, {}),  # its preset is the panel's
+    "vdi": Method("", 2, 4.0, {}),  # its preset is the panel's
     "gail": Method("walkers", 16, 0.3, {}),
     "dac": Method("walkers", 2, 4.0, {}),
     "bc": Method("walkers", 1, 8.0, {"updates_per_step": 5.0}),  # 100 000 updates
