@@ -209,6 +209,32 @@ def test_target_action_and_its_noise(spec, noise):
     np.testing.assert_allclose(q, both.min(0), rtol=1e-6)
 
 
+def test_normalised_critics_are_so_in_target_loss_and_actor(spec):
+    """A thousand times the first layer (no bias) is the same critic: nothing learned differs."""
+    head = HEADS["linear"](5.0, 0.0)
+    config = replace(CONFIG, critic_norm=True, hidden=(32,), policy_delay=1)
+    batch = transition(8)
+
+    def after(config, scale):
+        state = init_td3(config, head, spec, KEY)
+        first, last = state.critic.weights
+        biases = (jnp.zeros_like(state.critic.biases[0]), state.critic.biases[1])
+        critic = state.critic._replace(weights=(scale * first, last), biases=biases)
+        state = state._replace(critic=critic, critic_target=critic)
+        q, _ = next_value(config, head, state, batch, batch.goal, KEY)
+        learned, told = critic_step(
+            config, head, state, batch, batch.goal, 1.0, lambda *_: (q, {}), KEY
+        )
+        bent = actor_step(config, head, state, batch.obs, batch.goal).actor_opt[0].mu
+        return q, told["critic/q"], learned.critic_opt[0].mu.weights[1], bent.weights[-1]
+
+    for same, other in zip(after(config, 100.0), after(config, 1e5), strict=True):
+        np.testing.assert_allclose(same, other, rtol=2e-3, atol=1e-6)
+    plain = replace(config, critic_norm=False)
+    for same, other in zip(after(plain, 1.0), after(plain, 10.0), strict=True):
+        assert abs(same - other).max() > 1e-4
+
+
 @pytest.fixture(scope="module")
 def step(spec):
     """One `learn` at update `i`, for an actor that starts at 4 and moves every second time."""
