@@ -85,11 +85,11 @@ _AUTHORS = {
 _CHEETAH = {
     **_PAPER_VDI,
     "critic_head": "huber", "goal_input": "relative", "gamma": 0.95, "critic_norm": True,
-    "action_penalty": 0.005, "noise": 0.15, "late_updates": 0, "range_noise": 0.3,
+    "action_penalty": 0.005, "noise": 0.3, "late_noise": 0.15, "range_noise": 0.3,
 }  # fmt: skip
 _HUMANOID = {
     **_CHEETAH,
-    "gamma": 0.995, "critic_lr": 1e-4, "noise": 0.1, "flow_lr": 2e-5, "l2": 1e-6,
+    "gamma": 0.995, "critic_lr": 1e-4, "late_noise": 0.1, "flow_lr": 2e-5, "l2": 1e-6,
     "temporal_smoothing": 0.98, "flow_delay": 50_000, "early_delay": 5000, "early_updates": 50_000,
     "density_only": 5000, "actor_start": 8000,
 }  # fmt: skip

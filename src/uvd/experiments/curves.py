@@ -234,10 +234,14 @@ def _draw_panels(
             ax.fill_between(thousands, low, high, color=color, alpha=0.18, lw=0)
             (shown[of_run],) = ax.plot(thousands, middle, dashes, color=color, lw=1.8)
         if place < columns or alone:
-            many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)})) if seeds else "no"
+            many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)})) if seeds else ""
             plural = "" if seeds == {1} else "s"
-            ax.set_title(f"{titles.get(task, task)}, {many} seed{plural}", fontsize=11)
+            said = f", {many} seed{plural}" if seeds else ""
+            ax.set_title(f"{titles.get(task, task)}{said}", fontsize=11)
         ax.set(xlabel="environment steps, thousands", xlim=(0, None))
+        if not groups:
+            ax.set(xlabel="", xticks=[], yticks=[])
+            ax.text(0.5, 0.5, "nobody reports it", transform=ax.transAxes, ha="center", color="0.5")
         if metric in AXIS_NAMES and metric != "eval/return":
             ax.set(ylim=(-0.02, 1.02))
         if place % columns == 0:
