@@ -43,19 +43,20 @@ def test_vdi_presets_are_table_2() -> None:
         "target_noise": 0.0, "actor_lr": 3e-4, "bijectors": 5, "flow_hidden": (400, 400),
         "smoothing": 0.1,
     }  # fmt: skip
-    paper, cheetah, humanoid = (
-        flatten(build("vdi", preset, {})) for preset in ("paper", "cheetah", "humanoid")
+    names = ("paper", "paper-humanoid", "authors", "cheetah", "humanoid")
+    paper, printed, authors, cheetah, humanoid = (
+        flatten(build("vdi", preset, {})) for preset in names
     )
-    authors = flatten(build("vdi", "authors", {}))
-    for settings in (paper, humanoid, authors):
+    for settings in (paper, printed, authors):
         assert {k: settings[k] for k in table} == table
     assert {k: cheetah[k] for k in table} == {**table, "gamma": 0.95}
+    own = {"gamma": 0.99, "updates_per_step": 0.2, "horizon": 1}
+    assert {k: humanoid[k] for k in table} == {**table, **own}
     names = ("noise", "critic_lr", "l2", "temporal_smoothing", "flow_lr", "late_updates")
     assert [paper[k] for k in names] == [0.3, 3e-4, 1e-5, 0.0, 1e-4, 25_000]
+    assert [printed[k] for k in names] == [0.1, 1e-4, 1e-6, 0.98, 2e-5, 0]
     assert [cheetah[k] for k in names] == [0.3, 3e-4, 1e-5, 0.0, 1e-4, 25_000]
-    assert [humanoid[k] for k in names] == [0.3, 1e-4, 1e-6, 0.98, 2e-5, 25_000]
-    late = [settings["late_noise"] for settings in (paper, authors, cheetah, humanoid)]
-    assert late == [0.1, 0.1, 0.15, 0.1]
+    assert [paper["late_noise"], authors["late_noise"], cheetah["late_noise"]] == [0.1, 0.1, 0.15]
     # The code departs from the table in the last two, and its likelihood is a mean over 16
     # dimensions, against which l2 counts 16 times as much.
     assert [authors[k] for k in names] == [0.3, 3e-4, 16e-5, 0.0, 1e-5, 250_000]

@@ -45,7 +45,8 @@ class VDIConfig:
     """TD3's settings, the densities', and how demonstrations are weighed.
 
     The defaults suit tasks of the built-in size, the presets `cheetah` and `humanoid` the walkers;
-    `paper` carries the paper's Table 2 as it is printed, `authors` as its authors' code has it.
+    `paper` and `paper-humanoid` carry the paper's Table 2 as it is printed, `authors` its
+    HalfCheetah as the authors' code has it.
     """
 
     td3: TD3Config = field(
@@ -221,7 +222,7 @@ def density_step(
 def log_weights(log_d: jax.Array, bound: float) -> jax.Array:
     """log min(mean d / d, bound) of each demonstration state (appendix A.2)."""
     log_mean = jax.nn.logsumexp(log_d) - math.log(len(log_d))
-    return jnp.minimum(log_mean - log_d, math.log(bound))
+    return jnp.minimum(log_mean - log_d, jnp.log(bound))
 
 
 def draw(key: jax.Array, weight: jax.Array, n: int) -> jax.Array:
