@@ -17,7 +17,7 @@ import uvd
 from uvd.agents import Agent, Spec
 from uvd.agents.td3 import TD3Config
 from uvd.cli import main
-from uvd.collect.worker import EVAL, Played
+from uvd.collect.worker import EVAL, TRAIN, Played
 from uvd.collect.workers import Workers
 from uvd.core.policy import MLP, Norm, Policy
 from uvd.core.replay import records
@@ -94,6 +94,47 @@ def test_steps_and_updates_keep_their_ratio(whole):
                 assert played["terminated"][i] == left[-1]
                 assert left[-1] or n == HORIZON
         assert len({len(played["length"]) for played in log}) > 1
+
+
+def test_training_episodes_are_cut_and_evaluations_are_not(tmp_path, monkeypatch):
+    played = Workers.play
+    asked: dict[int, set[int]] = {}
+
+    def watch(self, jobs, policies):
+        episodes = played(self, jobs, policies)
+        for job, episode in zip(jobs, episodes):
+            asked.setdefault(job.purpose, set()).add(len(episode.action))
+        return episodes
+
+    monkeypatch.setattr(Workers, "play", watch)
+    cut = {**TINY, "steps": 150, "episode_steps": 4}
+    uvd.train("her", ENV, out=tmp_path / "part", **{**cut, "steps": 90, "eval_every": 30})
+    uvd.resume(tmp_path / "part", steps=150, quiet=True)
+    uvd.train("her", ENV, out=tmp_path / "run", **{**cut, "eval_every": 30})
+    same(tmp_path / "part", tmp_path / "run")
+    assert asked[TRAIN] == {4}
+    assert asked[EVAL] == {HORIZON}
+    done = 0
+    for cycle, log in enumerate(Run.open(tmp_path / "run").episodes().read(0)):
+        assert not log["terminated"].any(), "a cut is no end: its value goes on"
+        done += log["length"].sum()
+        assert QUOTA * (cycle + 1) <= done < QUOTA * (cycle + 1) + 4
+    last = Run.open(tmp_path / "run").rows()[-1]
+    assert last["updates"] == (150 - 60) // 5
+
+
+@pytest.mark.parametrize(
+    ("task", "steps", "message"),
+    [
+        (ENV, 11, "episode_steps = 11 is more than an episode's 10 steps"),
+        (ENV, -1, "episode_steps = -1 must not be negative"),
+        ("PointReach-v0", 5, "PointReach-v0 is played in whole episodes"),
+    ],
+)
+def test_a_cut_that_cannot_be_is_refused(task, steps, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        uvd.train("td3", task, out=tmp_path / "run", episode_steps=steps, quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_later_steps_with_fewer_workers_equal_one_whole_run(whole, tmp_path):

@@ -183,6 +183,7 @@ def make_env_program(
     """
     how = Exploration(td3.noise, td3.random, td3.hold, td3.beyond)
     quota = run.envs * task.horizon
+    length = run.episode_steps or task.horizon
     updates = 1 if on_policy else round(quota * td3.updates_per_step)
     burst = make_learn(agent, updates, warm)
     flights: dict[int, Future] = {}  # the episodes of a cycle, in the making
@@ -238,10 +239,11 @@ def make_env_program(
             lists: list[list[Played]] = [[] for _ in owed]
             left = list(owed)
             while max(left) > 0:
+                begun = [n + len(played) for n, played in zip(first, lists)]
                 jobs = [
-                    Job(who, run.first_seed + who, TRAIN, first[who] + len(lists[who]) + i, now)
+                    Job(who, run.first_seed + who, TRAIN, begun[who] + i, now, run.episode_steps)
                     for who in range(len(lists))
-                    for i in range(-(-left[who] // task.horizon))
+                    for i in range(-(-left[who] // length))
                 ]
                 for job, played in zip(jobs, workers.play(jobs, policies), strict=True):
                     lists[job.who].append(played)

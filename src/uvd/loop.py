@@ -166,6 +166,8 @@ def make_config(
         config = override(config, {"critic_head": "linear"})
     plan = override(RunSettings(), run)
     check(config, plan, made.horizon)
+    if plan.episode_steps and not isinstance(made, EnvTask):
+        raise UserError(f"{task} is played in whole episodes: leave out --episode-steps")
     if isinstance(made, GoalTask) and getattr(config, "combine", "") == "reward":
         made.success(*[np.zeros((1, made.goal_dim))] * 2)  # refuses where success is unknown
     # Reports keep their places when a run is later resumed to more steps.

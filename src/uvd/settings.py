@@ -196,6 +196,9 @@ class RunSettings:
     """Seconds between checkpoints: the most that a kill can cost."""
     workers: int = 0
     """Processes that play a Gymnasium environment (0: one a core); results do not depend on it."""
+    episode_steps: int = 0
+    """Steps after which a training episode of a Gymnasium environment is cut, though nothing ended
+    (0: never): more starts, fewer steps of lying where it fell. Evaluations play to the end."""
     episode_seconds: float = 300.0
     """Seconds after which an environment's episode counts as hung and is played again."""
 
@@ -292,8 +295,10 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
     _require(0 < gamma < 1, f"gamma = {gamma} must lie between 0 and 1 (exclusive)")
     for name in ("seeds", "steps", "envs", "eval_episodes"):
         _require(getattr(run, name) >= 1, f"{name} = {getattr(run, name)} must be at least 1")
-    for name in ("eval_every", "first_seed", "save_seconds", "workers"):
+    for name in ("eval_every", "first_seed", "save_seconds", "workers", "episode_steps"):
         _require(getattr(run, name) >= 0, f"{name} = {getattr(run, name)} must not be negative")
+    cut = run.episode_steps
+    _require(cut <= horizon, f"episode_steps = {cut} is more than an episode's {horizon} steps")
     seconds = run.episode_seconds
     _require(seconds > 0, f"episode_seconds = {seconds} must be above 0")
     positive = (

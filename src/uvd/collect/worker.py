@@ -31,6 +31,7 @@ class Job(NamedTuple):
     purpose: int
     number: int
     how: Exploration = Exploration()
+    steps: int = 0  # after which it is cut (0: at the task's own end)
 
 
 class Played(NamedTuple):
@@ -99,7 +100,7 @@ def play(task: EnvTask, env: gym.Env, policy: Policy | None, job: Job) -> Played
 
     look()
     goal = desired[0]
-    while not (terminated or truncated or len(actions) == task.horizon):
+    while not (terminated or truncated or len(actions) == (job.steps or task.horizon)):
         action, wild = behave(policy, job, rng, obs[-1], goal, action, wild)
         felt = np.clip(action, -1, 1) if drawn else action
         # A copy: some environments write into what they are given.
