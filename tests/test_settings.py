@@ -43,9 +43,9 @@ def test_vdi_presets_are_table_2() -> None:
         "target_noise": 0.0, "actor_lr": 3e-4, "bijectors": 5, "flow_hidden": (400, 400),
         "smoothing": 0.1,
     }  # fmt: skip
-    names = ("paper", "paper-humanoid", "authors", "cheetah", "humanoid")
+    presets = ("paper", "paper-humanoid", "authors", "cheetah", "humanoid")
     paper, printed, authors, cheetah, humanoid = (
-        flatten(build("vdi", preset, {})) for preset in names
+        flatten(build("vdi", preset, {})) for preset in presets
     )
     for settings in (paper, printed, authors):
         assert {k: settings[k] for k in table} == table

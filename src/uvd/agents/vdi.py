@@ -222,7 +222,7 @@ def density_step(
 def log_weights(log_d: jax.Array, bound: float) -> jax.Array:
     """log min(mean d / d, bound) of each demonstration state (appendix A.2)."""
     log_mean = jax.nn.logsumexp(log_d) - math.log(len(log_d))
-    return jnp.minimum(log_mean - log_d, jnp.log(bound))
+    return jnp.minimum(log_mean - log_d, math.log(bound))
 
 
 def draw(key: jax.Array, weight: jax.Array, n: int) -> jax.Array:

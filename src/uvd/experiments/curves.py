@@ -236,8 +236,8 @@ def _draw_panels(
         if place < columns or alone:
             many = "–".join(str(n) for n in sorted({min(seeds), max(seeds)})) if seeds else ""
             plural = "" if seeds == {1} else "s"
-            said = f", {many} seed{plural}" if seeds else ""
-            ax.set_title(f"{titles.get(task, task)}{said}", fontsize=11)
+            title = titles.get(task, task)
+            ax.set_title(f"{title}, {many} seed{plural}" if seeds else title, fontsize=11)
         ax.set(xlabel="environment steps, thousands", xlim=(0, None))
         if not groups:
             ax.set(xlabel="", xticks=[], yticks=[])
