@@ -163,6 +163,8 @@ def test_npz_has_either(tmp_path: Path, more: int) -> None:
 
 
 def test_what_was_written_is_minaris_own(minari_root: Path) -> None:
+    with pytest.raises(UserError, match="terminated has 1 entries for 2 trajectories"):
+        d.write_minari(made(), "expert-v3", CHEETAH, terminated=[True])
     d.write_minari(made(), "expert-v3", CHEETAH, terminated=[True, False], author={"me"})
     dataset = minari.load_dataset("expert-v3")
     assert list(minari.list_local_datasets()) == ["expert-v3"]
@@ -256,6 +258,7 @@ def test_which_trajectories() -> None:
     [
         ({"trajectories": 3}, "x has 2 trajectories, 3 were asked for"),
         ({"trajectories": 0}, "x has 2 trajectories, 0 were asked for"),
+        ({"trajectories": []}, "x: no trajectories were asked for"),
         ({"trajectories": [0, 2]}, "x has trajectories 0 to 1, not 2"),
         ({"every": 0}, "every = 0"),
         ({"every": 8}, "x: trajectory 1 has 4 steps, of which every = 8 takes none"),
@@ -285,6 +288,8 @@ OBS, ACT, REW = np.zeros((2, 7, 16)), np.zeros((2, 7, 6)), np.zeros((2, 7))
         ({"len_B": np.array([8, 4])}, ["len_B[0] is 8, expected 1 to 7"]),
         ({"len_B": np.array([7.0, 4.0])}, ["len_B is float64", "integers"]),
         ({"len_B": np.array([], int)}, ["len_B", "[0]"]),
+        ({"len_B": "seven"}, ["len_B is |S5 of shape []", "integers"]),
+        ({"obs_B_T_Do": h5py.Empty("f")}, ["obs_B_T_Do is object of shape []"]),
         ({"obs_B_T_Do": OBS[:1]}, ["obs_B_T_Do is float64 of shape [1, 7, 16]", "[2, T, D]"]),
         ({"obs_B_T_Do": OBS[0]}, ["obs_B_T_Do is float64 of shape [7, 16]"]),
         ({"a_B_T_Da": ACT[:, :5]}, ["a_B_T_Da", "expected shape [2, 7, D]"]),
@@ -321,6 +326,17 @@ def test_not_hdf5(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.h5"
     path.write_bytes(content)
     refusal(path, f"{path} is not an HDF5 file")
+
+
+def test_paths_that_cannot_be(tmp_path: Path, minari_root: Path) -> None:
+    file, long = tmp_path / "file", "x" * 300
+    file.touch()
+    refusal(tmp_path / long, "unknown file, folder")
+    for write in (d.write_gail, d.write_npz):
+        for path in (file / "in.h5", tmp_path / long):
+            with pytest.raises(UserError, match=f"cannot write {path}"):
+                write(made(), path)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_group_is_no_dataset(tmp_path: Path) -> None:

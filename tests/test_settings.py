@@ -50,7 +50,7 @@ def test_vdi_presets_are_table_2() -> None:
     for settings in (paper, printed, authors):
         assert {k: settings[k] for k in table} == table
     assert {k: cheetah[k] for k in table} == {**table, "gamma": 0.95}
-    own = {"gamma": 0.99, "updates_per_step": 0.2, "horizon": 1}
+    own = {"gamma": 0.98, "updates_per_step": 0.4, "horizon": 1, "smoothing": 0.3, "actor_lr": 6e-4}
     assert {k: humanoid[k] for k in table} == {**table, **own}
     names = ("noise", "critic_lr", "l2", "temporal_smoothing", "flow_lr", "late_updates")
     assert [paper[k] for k in names] == [0.3, 3e-4, 1e-5, 0.0, 1e-4, 25_000]
@@ -99,6 +99,8 @@ def test_override_reaches_both_levels_and_keeps_the_rest() -> None:
         ("vdi", {"combine": "reward"}, "for uvd only"),
         ("vdi", {"early_delay": 100}, "only together"),
         ("vdi", {"actor_start": 10}, "waits for density_only = 500"),
+        ("vdi", {"pool": 4}, "pool = 4: values of several states add up for combine = sum only"),
+        ("vdi", {"pool": -1}, "pool = -1 must not be negative"),
         ("vdi", {"weight_bound": 0.5}, "weight_bound = 0.5 must be at least 1"),
         ("vdi", {"short": 600_000}, "larger than the long memory"),
         ("dac", {"critic_head": "sigmoid"}, "for uvd and vdi"),

@@ -1,5 +1,6 @@
 """The library's front door: train, load, act, evaluate."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,8 +214,10 @@ def check_demos_out(out: str) -> None:
         path = path.with_suffix("") if path.suffix == ".npz" else path
     else:
         path = check_minari_id(minari_id(out))
-    if path.exists():
+    if os.path.exists(path):
         raise UserError(f"{path} exists: remove it, or choose another name")
+    if os.path.isfile(path.parent):
+        raise UserError(f"{path.parent} is a file: {path} cannot be in it")
 
 
 def returns(trajectories: list["Trajectory"]) -> np.ndarray:

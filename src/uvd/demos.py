@@ -12,7 +12,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,11 +93,11 @@ def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Dem
     variants of them hide (`ADAPTED`).
     """
     path = Path(source)
-    if path.is_file():
+    if os.path.isfile(path):
         kind, trajectories = "gail", list(_read_gail(path))
     elif data := _minari_data(path, str(source)):
         kind, trajectories = "minari", list(_read_minari(data))
-    elif path.is_dir():
+    elif os.path.isdir(path):
         kind, trajectories = "npz", list(_read_npz(path))
     elif str(source) in (ours := shipped()):
         kind, trajectories = "shipped", list(_read_gail(ours[str(source)]))
@@ -131,7 +131,7 @@ def select(
     first = every // 2 if offset is None else offset
     if not 0 <= first < every:
         raise UserError(f"offset = {offset} must lie in 0 to every - 1 = {every - 1}")
-    if trajectories is None or isinstance(trajectories, int):
+    if trajectories is None or isinstance(trajectories, (int, np.integer)):
         wanted = count if trajectories is None else trajectories
         if not 1 <= wanted <= count:
             raise UserError(f"{demos.name} has {count} trajectories, {wanted} were asked for")
@@ -139,6 +139,8 @@ def select(
         chosen = [int(i) for i in order[:wanted]]
     else:
         chosen = list(trajectories)
+        if not chosen:
+            raise UserError(f"{demos.name}: no trajectories were asked for")
         if wrong := [i for i in chosen if not 0 <= i < count]:
             raise UserError(f"{demos.name} has trajectories 0 to {count - 1}, not {wrong[0]}")
     taken = [(i, demos.trajectories[i], first) for i in chosen]
@@ -241,7 +243,7 @@ def write_gail(trajectories: Sequence[Trajectory], file: str | os.PathLike[str])
             out[i, : lengths[i]] = x[: lengths[i]]
         return out
 
-    if final.exists():
+    if os.path.exists(final):
         raise UserError(f"{final} exists: remove it, or choose another name")
     made = final.with_name(f".tmp-{final.name}-{os.getpid()}")
     try:
@@ -260,18 +262,19 @@ def write_gail(trajectories: Sequence[Trajectory], file: str | os.PathLike[str])
     except OSError as error:
         raise UserError(f"cannot write {final}: {error.strerror or error}") from error
     finally:
-        made.unlink(missing_ok=True)
+        with suppress(OSError):
+            made.unlink()
     return final
 
 
 def write_minari(
     trajectories: Sequence[Trajectory], dataset_id: str, env_id: str | None = None,
-    terminated: Sequence[bool] = (), **metadata: Any,
+    terminated: Sequence[bool] | None = None, **metadata: Any,
 ) -> Path:  # fmt: skip
     """Writes a local Minari dataset; it appears whole or not at all.
 
     `env_id` is the environment that was played, kept in the dataset; `terminated` says which
-    trajectories ended by themselves (none if empty: all were cut). `metadata` as Minari has it:
+    trajectories ended by themselves (none if not given: all were cut). `metadata` as Minari has it:
     algorithm_name, description, author (a set), ...
     """
     import minari
@@ -285,6 +288,11 @@ def write_minari(
                 f"{dataset_id}: trajectory {i} has no actions or no rewards, a Minari dataset "
                 "needs both; a folder of .npz files needs only observations"
             )
+    ends = [False] * len(trajectories) if terminated is None else list(terminated)
+    if len(ends) != len(trajectories):
+        raise UserError(
+            f"{dataset_id}: terminated has {len(ends)} entries for {len(trajectories)} trajectories"
+        )
     checked = _checked(trajectories, dataset_id, (1,))
     actions: gym.Space = Box(-np.inf, np.inf, (checked.action_dim or 0,), np.float32)
     spec = None
@@ -293,7 +301,7 @@ def write_minari(
         with _made(env_id) as env:
             actions, spec = env.action_space, env.spec
     buffers = []
-    for t, ended in zip(checked.trajectories, terminated or [False] * len(trajectories)):
+    for t, ended in zip(checked.trajectories, ends, strict=True):
         last = np.arange(t.steps) == t.steps - 1
         buffers.append(
             EpisodeBuffer(
@@ -341,7 +349,7 @@ def _checked(trajectories: Sequence[Trajectory], name: str, more: tuple[int, ...
 def _beside(final: Path) -> Iterator[Path]:
     """A new folder to fill, renamed to `final` when that is done."""
     made = final.with_name(f".tmp-{final.name}-{os.getpid()}")
-    if final.exists():
+    if os.path.exists(final):
         raise UserError(f"{final} exists: remove it, or choose another name")
     try:
         made.mkdir(parents=True)
@@ -366,12 +374,12 @@ def _read_gail(path: Path) -> _Found:
     try:
         with h5py.File(path, "r") as file:
             found = {
-                key: file[name][()]
+                key: np.asarray(file[name][()])  # nothing at all reads as an object
                 for key, name in names.items()
                 if isinstance(file.get(name), h5py.Dataset)
             }
             has = ", ".join(sorted(file)) or "nothing"
-    except (OSError, RuntimeError, KeyError) as error:
+    except (OSError, RuntimeError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged: {one_line(error)}") from error
     for key in ("obs", "length"):
         if key not in found:
@@ -545,7 +553,7 @@ def _minari_data(path: Path, name: str) -> Path | None:
     """The data folder of a Minari dataset given by its folder or its id (`-v0` may be left out)."""
     root = _minari_root()
     for data in (path, path / "data", root / name / "data", root / f"{name}-v0" / "data"):
-        if (data / "metadata.json").is_file():
+        if os.path.isfile(data / "metadata.json"):
             return data
     return None
 

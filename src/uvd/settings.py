@@ -97,8 +97,10 @@ _CHEETAH = {
 # Who can fall is to stay, not to pass by (docs/experiments.md, eighth round).
 _HUMANOID = {
     **_CHEETAH,
-    "combine": "sum", "horizon": 1, "gamma": 0.99, "action_penalty": 0.001, "noise": 0.15,
-    "late_updates": 0, "updates_per_step": 0.2,
+    "combine": "sum", "horizon": 1, "pool": 4, "smoothing": 0.3, "gamma": 0.98,
+    "action_penalty": 0.001, "noise": 0.15, "late_updates": 0, "updates_per_step": 0.4,
+    "actor_lr": 6e-4, "critic_lr": 6e-4, "flow_lr": 3e-4, "flow_delay": 2000, "density_only": 2000,
+    "actor_start": 2500,
 }  # fmt: skip
 
 # The rivals on MuJoCo's walkers, each with the settings its own authors used there, as far as they
@@ -396,6 +398,11 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
     else:
         _require(s["combine"] != "reward", "combine = reward is for goals, so for uvd only")
         _require(s["bijectors"] >= 1, "bijectors = 0 must be at least 1")
+        _require(s["pool"] >= 0, f"pool = {s['pool']} must not be negative")
+        _require(
+            not s["pool"] or s["combine"] == "sum",
+            f"pool = {s['pool']}: values of several states add up for combine = sum only",
+        )
         _require(s["flow_delay"] >= 1, "flow_delay = 0 must be at least 1: weights follow copies")
         _require(
             (s["early_delay"] > 0) == (s["early_updates"] > 0),

@@ -9,11 +9,11 @@ import pytest
 
 from uvd.agents import Spec
 from uvd.agents.agent import Demos
-from uvd.agents.dac import make_target
+from uvd.agents.dac import make_dac, make_target
 from uvd.agents.discriminator import DiscriminatorConfig, logits, make_discriminator
 from uvd.agents.td3 import HEADS, init_td3
-from uvd.core.policy import Norm, mlp
-from uvd.core.replay import Batch
+from uvd.core.policy import Norm, act, mlp
+from uvd.core.replay import Batch, Episode, init_ring, insert_all
 from uvd.errors import UserError
 from uvd.settings import build
 
@@ -160,3 +160,30 @@ def test_dac_goes_on_in_the_absorbing_state():
         q = min(mlp(jax.tree.map(lambda w, k=k: w[k], state.critic), seen)[0] for k in (0, 1))
         want = reward + gamma * (for_ever if i % 2 == 0 else q)
         assert float(target[i]) == pytest.approx(float(want), rel=1e-4)
+
+
+def test_dac_comes_to_act_as_it_was_shown():
+    """Random actions are remembered; the expert's is half of the first number it sees."""
+    small = {"hidden": (32,), "batch": 128, "gamma": 0.5, "action_penalty": 0.0}
+    config = build("dac", "default", {**small, "gradient_penalty": 0.1})
+    rng, n = np.random.default_rng(0), 2000
+    shown = rng.uniform(-1, 1, (200, 2)).astype(np.float32)
+    spec = make_spec(shown, 0.5 * shown[:, :1])
+    obs, action = rng.uniform(-1, 1, (n, 2, 2)), rng.uniform(-1, 1, (n, 1, 1))
+    none, no = jnp.zeros((n, 2, 0)), jnp.zeros(n, bool)
+    played = Episode(
+        jnp.asarray(obs, jnp.float32), jnp.asarray(action, jnp.float32), none, none[:, 0],
+        jnp.ones(n, int), no, no, jnp.zeros((n, 1)),
+    )  # fmt: skip
+    ring = insert_all(init_ring(2 * n, 2, 1, 0), played)
+    agent = make_dac(config, spec)
+
+    @jax.jit
+    def learn(state):
+        keys = jax.random.split(jax.random.key(1), 1500)
+        steps = jnp.arange(len(keys))
+        return jax.lax.scan(lambda s, x: agent.update(s, ring, *x), state, (keys, steps))[0]
+
+    state = learn(agent.init(jax.random.key(0), spec))
+    action = act(agent.policy(state), jnp.asarray(shown), jnp.zeros((200, 0)))
+    assert np.mean(abs(action - 0.5 * shown[:, :1])) < 0.12

@@ -1,5 +1,7 @@
 """GAIL's learner: advantages against a plain loop, PPO where the best action is known."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,6 +104,36 @@ def test_the_newest_rows_come_in_the_order_they_were_played():
     np.testing.assert_array_equal(
         ring.steps_left[row] == 1, [t == (4 if e == 3 else 2) for e, t in want]
     )
+
+
+def test_gail_comes_to_act_as_it_was_shown():
+    """One step an episode, the expert's action half of the first number it sees."""
+    config = build("gail", "default", {"hidden": (32,), "batch": 64, "gradient_penalty": 0.1})
+    rng, n = np.random.default_rng(0), 256
+    shown = rng.uniform(-1, 1, (200, 2)).astype(np.float32)
+    spec = dataclasses.replace(SPEC, demos=Demos(shown, 0.5 * shown[:, :1]), cycle=n)
+    agent = make_gail(config, spec)
+
+    @jax.jit
+    def learn(state):
+        def cycle(state, key):
+            key_obs, key_act, key_learn = jax.random.split(key, 3)
+            obs = jax.random.uniform(key_obs, (n, 2), minval=-1.0)
+            none, no = jnp.zeros((n, 2, 0)), jnp.zeros(n, bool)
+            mean = act(agent.policy(state), obs, none[:, 0])
+            action = mean + jnp.exp(state.ppo.log_std) * jax.random.normal(key_act, mean.shape)
+            played = Episode(
+                jnp.stack([obs, obs], 1), action[:, None], none, none[:, 0], jnp.ones(n, int), no,
+                no, jnp.zeros((n, 1)),
+            )  # fmt: skip
+            ring = insert_all(init_ring(2 * n, 2, 1, 0), played)
+            return agent.update(state, ring, key_learn, jnp.asarray(0))[0], None
+
+        return jax.lax.scan(cycle, state, jax.random.split(jax.random.key(1), 200))[0]
+
+    state = learn(agent.init(jax.random.key(0), spec))
+    action = act(agent.policy(state), jnp.asarray(shown), jnp.zeros((200, 0)))
+    assert np.mean(abs(action - 0.5 * shown[:, :1])) < 0.12
 
 
 def test_without_the_length_of_a_cycle_it_is_refused():

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from uvd.agents import Spec, vdi
 from uvd.agents.agent import Demos
@@ -16,7 +17,7 @@ from uvd.agents.vdi import VDIConfig, draw, log_weights, make_densities, make_ta
 from uvd.core.policy import Norm, act, mlp
 from uvd.core.replay import Batch, Episode, init_ring, insert_all
 from uvd.errors import UserError
-from uvd.settings import PRESETS, build
+from uvd.settings import PRESETS, build, override
 
 OBS, ACTION, N = 3, 2, 40
 SMALL = {
@@ -64,7 +65,7 @@ def fresh(config, spec):
 
 
 @pytest.mark.parametrize("preset", PRESETS["vdi"])
-def test_every_preset_learns(preset):
+def test_every_preset_can_be_built(preset):
     spec, config = make_spec(), build("vdi", preset, {"flow_hidden": (8, 8), "capacity": 600_000})
     agent, ring = make_vdi(config, spec), init_ring(100, OBS, ACTION, 0)
     state = jax.eval_shape(lambda key: agent.init(key, spec), jax.random.key(0))
@@ -143,6 +144,32 @@ def test_the_target_is_that_of_algorithm_2(settings):
     assert summed or 4 < by_td < N - ends - 4, "either is to be the larger now and then"
 
 
+def test_a_pool_of_states_is_one_value():
+    """(1 - gamma) mean F + gamma Q'(s', mu'(s')), where Q reads no state to be reached."""
+    settings = {**SMALL, "combine": "sum", "horizon": 1, "gamma": 0.9, "pool": 3}
+    config, spec = build("vdi", "default", settings), make_spec()
+    densities = make_densities(config, spec)
+    state = fresh(config, spec)
+    td3 = state.td3._replace(critic_target=shaken(state.td3.critic_target, jax.random.key(1)))
+    flow = shaken(state.flows.future, jax.random.key(2), 0.1)
+    batch = make_batch(np.random.default_rng(3))
+    pool = jnp.stack([batch.obs[::-1][:, [0, 2]] * x for x in (0.3, 0.6, 0.9)])
+    head = HEADS["huber"](densities.bound, 0.0)
+    none = jnp.zeros((N, 0))
+    target, _ = make_target(config, densities, head, flow, pool)(td3, batch, none, None)
+    f = 0.0
+    for goal in pool:
+        there = batch.obs.at[:, jnp.array([0, 2])].set(goal)
+        f += np.exp(densities.log_f(flow, spec.norm, batch.obs, batch.action, there)) / 3
+    seen = np.clip((batch.next_obs - spec.norm.obs_shift) / spec.norm.obs_scale, -5, 5)
+    for i in range(N):
+        x = np.concatenate([seen[i], np.tanh(mlp(td3.actor_target, seen[i]))])
+        twins = [jax.tree.map(lambda w, k=k: w[k], td3.critic_target) for k in (0, 1)]
+        q = min(mlp(net, x)[0] for net in twins) / 10
+        want = (0.1 * f[i] + 0.9 * q) * (i % 5 != 0)
+        assert float(target[i]) == pytest.approx(np.clip(want, 0, densities.bound), abs=2e-5)
+
+
 def vdi_masks(config):
     from uvd.core.flows import coupling_masks
 
@@ -212,6 +239,72 @@ def test_offsets_are_discounted_as_the_root_is(monkeypatch, average, power):
     )
     gamma = asked[0]
     assert gamma == config.td3.gamma**power
+
+
+def test_densities_learn_from_the_newest_and_from_their_own_episodes():
+    """Targets are 1..T steps ahead, never beyond the end; both samples are smoothed."""
+    spec = make_spec()
+    small = {**SMALL, "batch": 8000, "gamma": 0.8, "horizon": 3, "short": 20, "smoothing": 0.2}
+    config = build("vdi", "default", small)
+    densities = make_densities(config, spec)
+    seen = []
+
+    def spy(flows, norm, obs, action, target, noise):
+        seen.extend(np.asarray(x) for x in (obs[:, 0], target[:, 0], noise))
+        return jnp.stack([obs[:, 0]] * 2) * jax.tree.leaves(flows)[0].sum()
+
+    number = 100.0 * np.arange(10)[:, None] + np.arange(6)  # ten episodes of five steps
+    ring = make_ring(np.repeat(number[..., None], OBS, -1), np.zeros((10, 5, ACTION)))
+    state = fresh(config, spec)
+    vdi.density_step(config, densities._replace(log_both=spy), state, ring, jax.random.key(1))
+    start, target, noise = seen
+    assert set(start) == {100.0 * e + t for e in range(6, 10) for t in range(5)}
+    offset = (target - start).astype(int)
+    for left in range(1, 6):
+        last = min(3, left)
+        counts = np.bincount(offset[start % 100 == 5 - left], minlength=last + 1)
+        assert counts[0] == 0
+        assert len(counts) == last + 1
+        share = 0.64 ** np.arange(last)  # gamma to the number of live columns
+        expected = counts.sum() * share / share.sum()
+        assert last == 1 or stats.chisquare(counts[1:], expected).pvalue > 1e-4
+    assert noise.shape == (2, 8000, 2)
+    np.testing.assert_allclose(noise.std((1, 2)), 0.2, rtol=0.05)
+
+
+def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch):
+    asked = {}
+
+    def spy(config, head, td3, batch, goal, weight, target_fn, actor_goal, *rest):
+        asked.update(critic=goal, actor=actor_goal())
+        return td3, {}
+
+    monkeypatch.setattr(vdi, "learn", spy)
+    spec = make_spec(demos=4)
+    config = build("vdi", "default", {**SMALL, "batch": 8000, "weight_bound": 3.0})
+    rng = np.random.default_rng(0)
+    ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
+    d = np.array([0.1, 1.0, 2.0, 0.9])
+    state = fresh(config, spec)._replace(log_d=jnp.log(d))
+    make_vdi(config, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
+    weight = np.minimum(1 / d, 3.0)  # the mean of d is 1
+
+    def share(goals):
+        return [(goals[..., 0] == x).mean() for x in spec.demos.obs[:, 0]]
+
+    np.testing.assert_allclose(share(asked["critic"]), 0.25, atol=0.02)
+    np.testing.assert_allclose(share(asked["actor"]), weight / weight.sum(), atol=0.02)
+
+    # A pool is drawn by weight: nobody weighs its states later.
+    def spy_target(config, densities, head, flow, pool):
+        asked["pool"] = pool
+
+    monkeypatch.setattr(vdi, "make_target", spy_target)
+    pooled = override(config, {"combine": "sum", "horizon": 1, "pool": 2})
+    state = fresh(pooled, spec)._replace(log_d=jnp.log(d))
+    make_vdi(pooled, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
+    assert asked["pool"].shape == (2, 8000, 2)
+    np.testing.assert_allclose(share(asked["pool"]), weight / weight.sum(), atol=0.02)
 
 
 def test_densities_of_a_linear_system_are_as_they_should_be():

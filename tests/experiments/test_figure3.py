@@ -37,7 +37,7 @@ def panels(tmp_path, monkeypatch):
     write_npz(make_demos(4), loop)
     write_gail(walk([100.0, 120.0]), line)
     cheetah = figure3.PANELS["cheetah"]._replace(task="PointLoop-v0", demos=str(loop))
-    humanoid = figure3.PANELS["humanoid"]._replace(task=WALK, demos=str(line))
+    humanoid = figure3.PANELS["humanoid"]._replace(task=WALK, demos=str(line), episode_steps=5)
     monkeypatch.setattr(figure3, "PANELS", {"cheetah": cheetah, "humanoid": humanoid})
     monkeypatch.setattr(figure3, "random_returns", lambda task: np.array([5.0, 15.0]))
     return tmp_path / "out"
@@ -57,6 +57,7 @@ def test_the_figure_shows_all_that_was_run(panels, calls):
     kept = Run.open(panels / "envs-Walk-v0-vdi-1x2").config
     assert kept["demos"]["demos"] == "line.h5"  # not where it lay
     assert kept["preset"] == "humanoid"
+    assert kept["run"]["episode_steps"] == 5
     # VDI's seeds at 90 - 2, 87, 86; the expert earns 110, random play 10.
     summary = (panels / "summary.md").read_text()
     assert (
@@ -101,7 +102,7 @@ def test_other_demonstrations_are_not_mixed_in(panels, calls, tmp_path):
 def test_random_play_is_measured_on_the_task():
     loop = figure3.random_returns("PointLoop-v0")
     assert len(loop) == figure3.RANDOM_EPISODES
-    assert abs(loop.mean()) < 10 < 90  # the expert: 98
+    assert abs(loop.mean()) < 10  # the expert: 98
     line = figure3.random_returns(WALK)
     assert len(line) == figure3.RANDOM_EPISODES
     assert -5 < line.mean() < 5

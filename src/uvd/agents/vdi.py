@@ -4,7 +4,7 @@ The agent learns to visit the states that an expert visited, from the states alo
 states are goals: F(t | s, a) is the density of states a few steps after (s, a), trained by maximum
 likelihood on the agent's own experience, and Q(s, a; t) carries it further by TD. The policy mu(s)
 pursues no single one of them: it ascends Q over demonstration states that are drawn the more often
-the less the agent visits them (Eq. 7: the gradient of log d(t) is that of Q(.; t), over d(t)).
+the less the agent visits them (Eq. 8: the gradient of log d(t) is that of Q(.; t), over d(t)).
 
 Both densities are over the observation's live columns in normalised units, F relative to the
 present. With averaged logits they stand for their N-th roots, and so does Q.
@@ -65,6 +65,10 @@ class VDIConfig:
     """Spatial smoothing: Gaussian noise on the densities' samples, in normalised units."""
     temporal_smoothing: float = 0.0
     """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
+    pool: int = 0
+    """Demonstration states that a target takes together (with `sum`): one critic learns how well
+    they are visited on the whole, by weight. 0: it is asked for one state at a time, as the paper's
+    is."""
     weight_bound: float = 4.0
     """A demonstration state is drawn with weight mean d / d(t), at most this."""
     bijectors: int = 5
@@ -232,15 +236,27 @@ def draw(key: jax.Array, weight: jax.Array, n: int) -> jax.Array:
     return jnp.minimum(jnp.searchsorted(total, u, side="right"), len(weight) - 1)
 
 
-def make_target(config: VDIConfig, densities: Densities, head: Head, flow: Params) -> TargetFn:
-    """max(F(t | s, a), gamma Q'(s', mu'(s'); t)), zero at a terminal step (Alg. 2, line 11)."""
+def make_target(
+    config: VDIConfig,
+    densities: Densities,
+    head: Head,
+    flow: Params,
+    pool: jax.Array | None = None,
+) -> TargetFn:
+    """max(F(t | s, a), gamma Q'(s', mu'(s'); t)), zero at a terminal step (Alg. 2, line 11).
+
+    With a `pool` of states, `[pool, batch, live]`, F is the mean over them, and Q of no one state.
+    """
     gamma = config.td3.gamma
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
         def density(obs: jax.Array, action: jax.Array) -> jax.Array:
-            target = obs.at[:, densities.live].set(goal)
-            log_f = densities.log_f(flow, state.norm, obs, action, target)
-            return jnp.exp(jnp.minimum(log_f, math.log(densities.bound)))
+            def of(goal: jax.Array) -> jax.Array:
+                target = obs.at[:, densities.live].set(goal)
+                log_f = densities.log_f(flow, state.norm, obs, action, target)
+                return jnp.exp(jnp.minimum(log_f, math.log(densities.bound)))
+
+            return of(goal) if pool is None else jax.vmap(of)(pool).mean(0)
 
         q, action = next_value(config.td3, head, state, batch, goal, key, free_policy)
         signals = Signals(
@@ -279,15 +295,18 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     demos = demonstrations(spec)
     densities = make_densities(config, spec)
     head = HEADS[config.td3.critic_head](densities.bound, config.td3.critic_start)
-    norm = goal_norm(spec, densities.live)
     goals = demos.obs[:, densities.live]
+    if not config.pool:  # the critic reads a state as a goal
+        norm, dim = goal_norm(spec, densities.live), len(densities.live)
+        critic_spec = dataclasses.replace(spec, norm=norm, goal_dim=dim)
+    else:
+        critic_spec = spec
 
     def init(key: jax.Array, spec: Spec) -> VDIState:
         key_td3, key_flow = jax.random.split(key)
-        as_goals = dataclasses.replace(spec, norm=norm, goal_dim=len(densities.live))
         flows = densities.init(key_flow)
         return VDIState(
-            init_td3(config.td3, head, as_goals, key_td3, 0),
+            init_td3(config.td3, head, critic_spec, key_td3, 0),
             flows,
             make_optimiser(config).init(flows),
             flows.future,
@@ -311,11 +330,16 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         n = config.td3.batch
 
         def improve(td3: TD3State) -> tuple[TD3State, Metrics]:
+            if config.pool:
+                pool = goals[draw(key_td, weight, config.pool * n)].reshape(config.pool, n, -1)
+                goal = actor_goal = jnp.zeros((n, 0))
+            else:
+                pool, goal = None, goals[jax.random.randint(key_td, (n,), 0, len(goals))]
+                actor_goal = goals[draw(key_actor, weight, n)]
             return learn(
-                config.td3, head, td3, replay.fetch(ring, replay.sample(ring, key_rows, n)),
-                goals[jax.random.randint(key_td, (n,), 0, len(goals))], 1.0,
-                make_target(config, densities, head, state.future_target),
-                lambda: goals[draw(key_actor, weight, n)], key_target, step, free_policy,
+                config.td3, head, td3, replay.fetch(ring, replay.sample(ring, key_rows, n)), goal,
+                1.0, make_target(config, densities, head, state.future_target, pool),
+                lambda: actor_goal, key_target, step, free_policy,
             )  # fmt: skip
 
         def wait(td3: TD3State) -> tuple[TD3State, Metrics]:

@@ -51,6 +51,8 @@ class Panel(NamedTuple):
     steps: dict[str, int]
     vdi: dict[str, Any]
     """What VDI alone is shown besides: the paper's humanoid sees its previous action."""
+    episode_steps: int = 0
+    """Where training episodes are cut, of every method: who has fallen learns little lying."""
 
 
 METHODS = {
@@ -69,7 +71,7 @@ PANELS = {
         "HumanoidNonExploitable-v0", "(b) Humanoid", "humanoid-expert",
         ("1x20", "5x20", "20x20"),
         {"vdi": 25_000_000, "gail": 25_000_000, "dac": 1_000_000, "bc": 20_000},
-        {"previous_action": True},
+        {"previous_action": True}, 200,
     ),
 }  # fmt: skip
 WATCHED = (
@@ -132,7 +134,7 @@ def make_jobs(
             f"{file_name(p.task)}-{name}-{amount.trajectories}x{amount.every}", name, p.task,
             {
                 "seeds": seeds, "steps": p.steps[name] if steps is None else steps,
-                "envs": m.envs, "eval_episodes": EVAL_EPISODES,
+                "envs": m.envs, "eval_episodes": EVAL_EPISODES, "episode_steps": p.episode_steps,
             },
             m.pace, m.settings, m.preset or panel,
             {"demos": demos or p.demos, **amount._asdict(), **(p.vdi if name == "vdi" else {})},

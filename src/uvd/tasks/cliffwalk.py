@@ -108,7 +108,7 @@ def goal_reward(model: Array, gamma: float) -> Array:
 def evaluate(model: Array, reward: Array, policy: Array, gamma: float) -> Array:
     """Exact value ``V[s, g]`` of a policy, by one linear solve a goal.
 
-    With `goal_reward` this is the discounted density of achieved goals, F of the paper's Eq. 2.
+    With `goal_reward` this is the discounted density of achieved goals, F of the paper's Eq. 3.
     """
     step = np.einsum("sapg,sag->gsp", model, policy)
     gain = np.einsum("sag,sag->gs", reward, policy)
