@@ -285,6 +285,12 @@ def test_td3_learns_from_an_environments_rewards(walked):
     assert warm.std() == pytest.approx(3**-0.5, rel=0.25)
 
 
+def test_a_run_that_is_all_warm_up_says_so(tmp_path, capsys):
+    settings = {**TD3, "quiet": False, "steps": 50, "eval_every": 50, "warmup": 400}
+    uvd.train("td3", WALK, out=tmp_path / "r", **settings)
+    assert "nothing is learned in 50 steps, warmup = 400" in capsys.readouterr().out
+
+
 def test_an_environment_without_goals_resumes_to_the_same_bits(walked, tmp_path):
     settings = {**TD3, "warmup_random": True, "steps": 300, "workers": 1}
     own = {"low": 0.0, "high": 4.0}
@@ -456,6 +462,8 @@ def test_workers_draw_and_append_the_action_before():
         mean = act(Policy(net, norm), obs, np.zeros((len(obs), 0), np.float32))
         calm = abs(mean[:, 0]) < 0.4 if some is noisy else slice(None)
         assert (action - mean)[calm].std() == pytest.approx(std, rel=0.15)
+    with pytest.raises(UserError, match="3 numbers: the environment's and the action before"):
+        uvd.api.Actor(policy, task)(np.zeros(2))
     assert abs(np.concatenate([p.action for p in drawn])).max() > 1
     assert abs(np.concatenate([p.action for p in noisy])).max() <= 1
 

@@ -28,7 +28,7 @@ from uvd.runs import Run
 from uvd.settings import DemoSettings, RunSettings, suited
 from uvd.tasks import TASKS, Task
 from uvd.tasks.goalenv import EnvTask, GoalTask
-from uvd.tasks.rewardenv import env_task
+from uvd.tasks.rewardenv import RewardTask, env_task
 from uvd.video import Film, write_video
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Actor:
         if obs.shape[-1] not in (self.task.obs_dim, shown(self.task)):
             hidden = isinstance(self.task, GoalTask) and not self.task.shown
             more = ": the environment's and the achieved goal" if hidden else ""
+            if isinstance(self.task, RewardTask) and self.task.previous_action:
+                more = ": the environment's and the action before, by policy.task.unit_action"
             raise UserError(
                 f"an observation of {self.task.id} is {self.task.obs_dim} numbers{more}, "
                 f"not {obs.shape[-1]}"

@@ -511,6 +511,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 
 def main(args: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
+    own = args is None  # the process is ours
     args = sys.argv[1:] if args is None else args
     if not args or args[0] in ("-h", "--help", "help"):
         print(ABOUT)
@@ -525,7 +526,10 @@ def main(args: list[str] | None = None) -> int:
         print(f"uvd: {error}", file=sys.stderr)
         return 130 if isinstance(error, Stopped) else 2
     except KeyboardInterrupt:
-        print("uvd: interrupted", file=sys.stderr)
+        print("uvd: interrupted; a run is gone on with by: uvd train --resume RUN", file=sys.stderr)
+        if own:  # an orderly end would wait for, or fall over, what is being compiled
+            sys.stdout.flush()
+            os._exit(130)
         return 130
     return 0
 

@@ -199,11 +199,11 @@ def summary(demos: Demos) -> list[tuple[str, str]]:
     """What there is to know at a glance, as names and values."""
     steps = [t.steps for t in demos.trajectories]
     returns = demos.returns()
-    more = "one more" if len(demos.trajectories[0].obs) > steps[0] else "as many"
+    more = "one more than" if len(demos.trajectories[0].obs) > steps[0] else "as many as"
     return [
         ("trajectories", str(len(steps))),
         ("steps", f"{sum(steps):,} (each {min(steps):,} to {max(steps):,})"),
-        ("observation", f"{demos.obs_dim} numbers, {more} as steps"),
+        ("observation", f"{demos.obs_dim} numbers, {more} steps"),
         ("action", "none" if demos.action_dim is None else f"{demos.action_dim} numbers"),
         (
             "return",
@@ -327,7 +327,9 @@ def check_minari_id(dataset_id: str) -> Path:
     try:
         parse_dataset_id(dataset_id)
     except (ValueError, TypeError):
-        raise UserError(f"Minari id '{dataset_id}' must read NAME-v0 or SPACE/NAME-v0") from None
+        raise UserError(
+            f"Minari id '{dataset_id}' must read NAME-v0 or SPACE/NAME-v0 (files: .h5, .npz)"
+        ) from None
     return _minari_root() / dataset_id
 
 

@@ -199,7 +199,10 @@ def make_plan(config: dict[str, Any]) -> Plan:
     task = find_task(config["task"], config.get("task_settings", {}))
     demos, asked = None, config.get("demos", {})
     if asked:
-        demos, digest = find_demos(config["algorithm"], algorithm, task, asked)
+        try:
+            demos, digest = find_demos(config["algorithm"], algorithm, task, asked)
+        except UserError as error:
+            raise UserError(f"the run's demonstrations are needed: {error}") from error
         if digest != asked["sha256"]:
             raise UserError(
                 f"{asked['demos']} holds other demonstrations than those this run began with"
@@ -355,6 +358,8 @@ def _train(run: Run, plan: Plan, quiet: bool) -> None:
         print(
             f"{run.path} has all its {done:,} steps; to train on, say --steps with a larger number"
         )
+    if plan.warm_cycles >= plan.total_cycles and not quiet:
+        print(f"{name}: nothing is learned in {total:,} steps, warmup = {plan.td3.warmup:,}")
     begun = saved = time.monotonic()
     pending: list[dict[str, np.ndarray]] = []
     step = cycle * plan.steps_per_cycle

@@ -133,7 +133,7 @@ def _train_process(path: Path, cores: "SimpleQueue[int | None]") -> int:
     if core is not None:
         # Threads of two runs on the same cores would wait for each other.
         code = f"import os; os.sched_setaffinity(0, {{{core}}}); " + code
-    command = [sys.executable, "-c", code + "sys.exit(main(sys.argv[1:]))"]
+    command = [sys.executable, "-c", code + "sys.exit(main())"]
     command += ["train", "--resume", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
