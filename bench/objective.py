@@ -3,10 +3,10 @@
     python bench/objective.py TASK DEMOS [--every N] [--previous-action]
 
 A kernel of the smoothing's width stands for F^(1/N), another trajectory of the expert for the
-agent. Printed, as means over the demonstration states: the value that the expert has by the sum and
-by the maximum, and that of staying in one state for ever: the best of the expert's, or the mean of
-those that are shown. Where staying is worth as much as moving, VDI will hover
-(docs/experiments.md, ninth round).
+agent (six of one length are needed). Printed, as means over the demonstration states: the value
+that the expert has by the sum and by the maximum, and that of staying in one state for ever: the
+best of the expert's, or the mean of those that are shown. Where staying is worth as much as moving,
+VDI may hover (docs/experiments.md, ninth round).
 """
 
 import argparse

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from uvd import cli
 from uvd.cli import main
 
 
@@ -77,6 +78,23 @@ def test_existing_run_is_refused_by_both_names(
     assert "has seed 5 only, not 0" in refused(capsys, "eval", args[3][6:], "--video-seed", "0")
     assert (tmp_path / "film.gif").stat().st_size > 1000
     assert main([*args, "--overwrite"]) == 0
+
+
+def test_ctrl_c_ends_the_process_at_once(capsys, monkeypatch) -> None:
+    """What is being compiled then is not waited for; a caller from Python keeps its process."""
+
+    def pressed(args: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    ends: list[int] = []
+    monkeypatch.setitem(cli.COMMANDS, "list", pressed)
+    monkeypatch.setattr(cli.os, "_exit", ends.append)
+    assert main(["list"]) == 130
+    assert not ends
+    monkeypatch.setattr(cli.sys, "argv", ["uvd", "list"])
+    main()
+    assert ends == [130]
+    assert capsys.readouterr().err.count("uvd: interrupted; a run goes on with") == 2
 
 
 def test_list_and_help(capsys: pytest.CaptureFixture) -> None:

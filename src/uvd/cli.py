@@ -526,7 +526,7 @@ def main(args: list[str] | None = None) -> int:
         print(f"uvd: {error}", file=sys.stderr)
         return 130 if isinstance(error, Stopped) else 2
     except KeyboardInterrupt:
-        print("uvd: interrupted; a run is gone on with by: uvd train --resume RUN", file=sys.stderr)
+        print("uvd: interrupted; a run goes on with: uvd train --resume RUN", file=sys.stderr)
         if own:  # an orderly end would wait for, or fall over, what is being compiled
             sys.stdout.flush()
             os._exit(130)

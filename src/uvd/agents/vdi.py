@@ -296,11 +296,10 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     densities = make_densities(config, spec)
     head = HEADS[config.td3.critic_head](densities.bound, config.td3.critic_start)
     goals = demos.obs[:, densities.live]
+    critic_spec = spec
     if not config.pool:  # the critic reads a state as a goal
         norm, dim = goal_norm(spec, densities.live), len(densities.live)
         critic_spec = dataclasses.replace(spec, norm=norm, goal_dim=dim)
-    else:
-        critic_spec = spec
 
     def init(key: jax.Array, spec: Spec) -> VDIState:
         key_td3, key_flow = jax.random.split(key)
