@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uvd import demos as d
+from uvd import formats as f
 from uvd.cli import main
-from uvd.demos import Demos, Trajectory, load_demos, select
+from uvd.demos import Demos, Trajectory, select
 from uvd.errors import UserError
+from uvd.formats import load_demos
 from uvd.loop import make_config
 
 CHEETAH = "HalfCheetahNonExploitable-v0"
@@ -82,9 +84,9 @@ def same(read: Demos, written: list[Trajectory], rows: Callable[[Trajectory], in
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package that ships two tiny files."""
-    monkeypatch.setattr(d, "SHIPPED", tmp_path / "data")
+    monkeypatch.setattr(f, "SHIPPED", tmp_path / "data")
     for name in ("cheetah-expert", "humanoid-expert"):
-        d.write_gail(made(seed=len(name)), tmp_path / "data" / f"{name}.h5")
+        f.write_gail(made(seed=len(name)), tmp_path / "data" / f"{name}.h5")
     return tmp_path / "data"
 
 
@@ -99,7 +101,7 @@ def test_what_is_shipped_is_found_by_its_name(shipped, capsys, tmp_path, monkeyp
     assert "demonstrations: cheetah-expert, humanoid-expert" in capsys.readouterr().out
     refusal("cheetah-exprt", "unknown file, folder", "nearest: cheetah-expert")
     refusal("nothing-like-it", "cheetah-expert", "humanoid-expert")
-    d.write_minari(made(lengths=(3,)), "cheetah-expert-v0")  # the user's own comes first
+    f.write_minari(made(lengths=(3,)), "cheetah-expert-v0")  # the user's own comes first
     assert load_demos("cheetah-expert").kind == "minari"
 
 
@@ -114,11 +116,11 @@ def test_a_wheel_would_contain_what_is_shipped() -> None:
     root = Path(__file__).parents[1]
     patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
     package = root / "src" / "uvd"
-    name = (d.SHIPPED / "any.h5").relative_to(Path(d.__file__).parent)
+    name = (f.SHIPPED / "any.h5").relative_to(Path(f.__file__).parent)
     assert any(name.match(pattern) for pattern in patterns["package-data"]["uvd"])
     for path in (package / "data").iterdir():
         assert path.suffix in (".h5", ".md")
-    for name in d.shipped():  # and all of them can be read
+    for name in f.shipped():  # and all of them can be read
         assert load_demos(name).returns() is not None
 
 
@@ -143,7 +145,7 @@ def test_gail_without_actions_and_rewards(tmp_path: Path) -> None:
 
 def test_minari_has_one_more_observation_by_id_and_by_folder(minari_root: Path) -> None:
     written = made()
-    folder = d.write_minari(written, "cheetah/expert-v0", CHEETAH, algorithm_name="none")
+    folder = f.write_minari(written, "cheetah/expert-v0", CHEETAH, algorithm_name="none")
     for source in ("cheetah/expert-v0", folder, folder / "data"):
         read = load_demos(source, CHEETAH)
         same(read, written, lambda t: t.steps + 1)
@@ -153,10 +155,10 @@ def test_minari_has_one_more_observation_by_id_and_by_folder(minari_root: Path) 
 @pytest.mark.parametrize("more", [0, 1])
 def test_npz_has_either(tmp_path: Path, more: int) -> None:
     written = made(more=more)
-    d.write_npz(written, tmp_path / "a")
+    f.write_npz(written, tmp_path / "a")
     same(load_demos(tmp_path / "a", CHEETAH), written, lambda t: t.steps + more)
     alone = [Trajectory(t.obs) for t in written]
-    d.write_npz(alone, tmp_path / "b")
+    f.write_npz(alone, tmp_path / "b")
     read = load_demos(tmp_path / "b", CHEETAH)
     same(read, alone, lambda t: len(t.obs))
     assert [t.steps for t in read.trajectories] == [7 + more, 4 + more]
@@ -164,8 +166,8 @@ def test_npz_has_either(tmp_path: Path, more: int) -> None:
 
 def test_what_was_written_is_minaris_own(minari_root: Path) -> None:
     with pytest.raises(UserError, match="terminated has 1 entries for 2 trajectories"):
-        d.write_minari(made(), "expert-v3", CHEETAH, terminated=[True])
-    d.write_minari(made(), "expert-v3", CHEETAH, terminated=[True, False], author={"me"})
+        f.write_minari(made(), "expert-v3", CHEETAH, terminated=[True])
+    f.write_minari(made(), "expert-v3", CHEETAH, terminated=[True, False], author={"me"})
     dataset = minari.load_dataset("expert-v3")
     assert list(minari.list_local_datasets()) == ["expert-v3"]
     assert (dataset.total_episodes, dataset.total_steps) == (2, 11)
@@ -332,7 +334,7 @@ def test_paths_that_cannot_be(tmp_path: Path, minari_root: Path) -> None:
     file, long = tmp_path / "file", "x" * 300
     file.touch()
     refusal(tmp_path / long, "unknown file, folder")
-    for write in (d.write_gail, d.write_npz):
+    for write in (f.write_gail, f.write_npz):
         for path in (file / "in.h5", tmp_path / long):
             with pytest.raises(UserError, match=f"cannot write {path}"):
                 write(made(), path)
@@ -349,13 +351,13 @@ def test_a_group_is_no_dataset(tmp_path: Path) -> None:
 def test_unknown_minari_ids(tmp_path: Path, minari_root: Path) -> None:
     refusal("cheetah/exprt-v0", "unknown file, folder", "nearest: halfcheetah-expert")
     assert not minari_root.exists(), "a refusal must make nothing"
-    d.write_minari(made(), "cheetah/expert-v0")
-    d.write_minari(made(), "walker-v1")
+    f.write_minari(made(), "cheetah/expert-v0")
+    f.write_minari(made(), "walker-v1")
     refusal("cheetah/exprt-v0", "unknown", "'cheetah/exprt-v0'; nearest: cheetah/expert-v0")
 
 
 def test_bad_minari_datasets(minari_root: Path) -> None:
-    data = d.write_minari(made(), "x-v0") / "data"
+    data = f.write_minari(made(), "x-v0") / "data"
     whole = (data / "main_data.hdf5").read_bytes()
     (data / "main_data.hdf5").write_bytes(whole[: len(whole) // 2])
     refusal("x-v0", str(data), "cannot be read as a Minari dataset")
@@ -390,7 +392,7 @@ def test_bad_minari_datasets(minari_root: Path) -> None:
     ],
 )  # fmt: skip
 def test_bad_npz_files(tmp_path: Path, arrays: dict[str, Any], names: list[str]) -> None:
-    folder = d.write_npz(made(), tmp_path / "a")
+    folder = f.write_npz(made(), tmp_path / "a")
     np.savez(folder / "00002.npz", **arrays)
     refusal(folder, str(folder / "00002.npz"), *names)
 
@@ -400,7 +402,7 @@ def test_other_bad_sources(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 not really")
     refusal(tmp_path, str(tmp_path / "x.npz"), "cannot be read as .npz")
     (tmp_path / "x.npz").unlink()
-    d.write_npz(made(), tmp_path / "a")
+    f.write_npz(made(), tmp_path / "a")
     refusal(tmp_path / "a", "nearest: HalfCheetahNonExp", env_id="HalfCheetahNonExpl-v0")
     refusal(tmp_path / "a", "CartPole-v1: actions are a Discrete", env_id="CartPole-v1")
 
@@ -420,28 +422,28 @@ def test_what_minari_cannot_hold_is_not_begun(
     minari_root: Path, trajectories: list[Trajectory], says: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        d.write_minari(trajectories, "x-v0", CHEETAH)
+        f.write_minari(trajectories, "x-v0", CHEETAH)
     assert says in str(caught.value)
     assert not minari_root.exists()
 
 
 def test_writing_leaves_nothing_half_done(tmp_path: Path, minari_root: Path) -> None:
     with pytest.raises(UserError, match="must read NAME-v0"):
-        d.write_minari(made(), "expert")
-    d.write_minari(made(), "x-v0")
-    d.write_npz(made(), tmp_path / "a")
+        f.write_minari(made(), "expert")
+    f.write_minari(made(), "x-v0")
+    f.write_npz(made(), tmp_path / "a")
     for again in (
-        lambda: d.write_minari(made(seed=1), "x-v0"),
-        lambda: d.write_npz(made(seed=1), tmp_path / "a"),
+        lambda: f.write_minari(made(seed=1), "x-v0"),
+        lambda: f.write_npz(made(seed=1), tmp_path / "a"),
     ):
         with pytest.raises(UserError, match="exists"):
             again()
     with pytest.raises(AssertionError):  # Minari's own, when it has begun: authors are a set
-        d.write_minari(made(), "y-v0", author="me")
+        f.write_minari(made(), "y-v0", author="me")
     assert [p.name for p in minari_root.iterdir()] == ["x-v0"]
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
-        d.write_npz(made(), tmp_path / "file" / "a")
+        f.write_npz(made(), tmp_path / "file" / "a")
     same(load_demos("x-v0"), made(), lambda t: t.steps + 1)
 
 
@@ -453,7 +455,7 @@ def test_info(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for part in ("gail", "11 (each 4 to 7)", "16 numbers", "6 numbers", "mean"):
         assert part in text
     assert picture.read_bytes().startswith(b"\x89PNG")
-    d.write_npz([Trajectory(t.obs[:, :1]) for t in made()], tmp_path / "a")
+    f.write_npz([Trajectory(t.obs[:, :1]) for t in made()], tmp_path / "a")
     assert main(["demos", "info", str(tmp_path / "a"), "-o", str(picture)]) == 0
     assert "no rewards" in capsys.readouterr().out
     for args in (["info", str(tmp_path / "no")], ["inf"], ["info", str(path), "--tsk=x"]):

@@ -21,10 +21,11 @@ from uvd.collect.workers import Policies, Workers
 from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, Policy, act
 from uvd.core.replay import records
-from uvd.demos import Trajectory, load_demos, write_gail, write_npz
+from uvd.demos import Trajectory
 from uvd.errors import UserError
 from uvd.experiments.pointloop import make_demos, visited
 from uvd.experiments.statistics import energy_distance
+from uvd.formats import load_demos, write_gail, write_npz
 from uvd.host import lagged, make_env_program
 from uvd.loop import find_task, make_config, make_plan
 from uvd.program import make_program

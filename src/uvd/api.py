@@ -209,7 +209,7 @@ def check_demos_out(out: str) -> None:
 
     A Minari dataset unless the name ends in .h5, .hdf5 or .npz.
     """
-    from uvd.demos import check_minari_id
+    from uvd.formats import check_minari_id
 
     path = Path(out)
     if path.suffix in (".h5", ".hdf5", ".npz"):
@@ -237,7 +237,7 @@ def record_demos(
     trained: Trained, out: str, episodes: int = 20, seed: int | None = None, task: str | None = None
 ) -> tuple[Path, np.ndarray]:
     """Records and writes demonstrations; where they are, and their returns."""
-    from uvd.demos import write_gail, write_minari, write_npz
+    from uvd.formats import write_gail, write_minari, write_npz
 
     check_demos_out(out)
     trajectories, ended = record(trained, episodes, seed, task)

@@ -325,7 +325,8 @@ def _demos(args: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from uvd.demos import load_demos, summary
+    from uvd.demos import summary
+    from uvd.formats import load_demos
 
     if args and args[0] in ("-h", "--help"):
         return print(ABOUT)
@@ -349,7 +350,7 @@ def _demos(args: list[str]) -> None:
 
 def _list(args: list[str]) -> None:
     from uvd.agents import ALGORITHMS
-    from uvd.demos import shipped
+    from uvd.formats import shipped
     from uvd.settings import presets
     from uvd.tasks import TASKS
     from uvd.tasks.fetch import ABOUT as ROBOTS

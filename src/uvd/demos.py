@@ -1,28 +1,19 @@
-"""Demonstrations: read from three formats, thinned the same way for every method, written.
+"""Demonstrations in memory: what was shown, and what of it every method gets to see.
 
-`load_demos` takes a local Minari dataset (its id or its folder; nothing is downloaded), an HDF5
-file in GAIL's layout, a folder of .npz files, or the name of what is shipped with the package. A
-trajectory has T steps. Its observations are what each step was decided on, and where the format
-keeps it one more, what the last step led to: T + 1 rows in Minari, T in GAIL's layout, either in
-.npz files. Actions may be missing: imitation from observation needs none. All numbers are float32,
-as the replay memory holds them.
+A trajectory has T steps. Its observations are what each step was decided on, and where the format
+it came in keeps it one more, what the last step led to. Actions may be missing: imitation from
+observation needs none. All numbers are float32, as the replay memory holds them. `uvd.formats`
+reads and writes them.
 """
 
 import hashlib
-import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box
 
-from uvd.errors import UserError, nearest
-from uvd.tasks.goalenv import one_line
+from uvd.errors import UserError
 from uvd.tasks.locomotion import CHEETAH_HIDDEN, HUMANOID_HIDDEN
 
 # Upstream's observations, by their size, and the entries of them that our tasks keep. All versions
@@ -34,8 +25,6 @@ ADAPTED = {
     "HumanoidNonExploitable-v0": _HUMANOID,
     "HumanoidNonExploitableTerminating-v0": _HUMANOID,
 }
-
-SHIPPED = Path(__file__).parent / "data"  # NAME.h5, in GAIL's layout: part of the package
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,36 +72,6 @@ class Pairs(NamedTuple):
     action: np.ndarray | None  # [N, A]
     trajectory: np.ndarray  # [N], its index in the demonstrations
     step: np.ndarray  # [N]
-
-
-def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Demos:
-    """The demonstrations in a file, a folder, or a local Minari dataset of that id; or shipped.
-
-    What the user has comes before what is shipped under the same name. With `env_id` their sizes
-    must be the task's. Observations of upstream's HalfCheetah or Humanoid lose the entries that our
-    variants of them hide (`ADAPTED`).
-    """
-    path = Path(source)
-    if os.path.isfile(path):
-        kind, trajectories = "gail", list(_read_gail(path))
-    elif data := _minari_data(path, str(source)):
-        kind, trajectories = "minari", list(_read_minari(data))
-    elif os.path.isdir(path):
-        kind, trajectories = "npz", list(_read_npz(path))
-    elif str(source) in (ours := shipped()):
-        kind, trajectories = "shipped", list(_read_gail(ours[str(source)]))
-    else:
-        what = "file, folder, local Minari dataset or shipped name"
-        error = nearest(str(source), [*_local_minari(), *ours], what)
-        raise UserError(f"{error} (shipped: {', '.join(ours)})")
-    demos = Demos(str(source), kind, tuple(t for _, t in trajectories))
-    _check_alike(demos, [where for where, _ in trajectories])
-    return demos if env_id is None else _fit(demos, env_id)
-
-
-def shipped() -> dict[str, Path]:
-    """The demonstrations that come with the package, by name."""
-    return {path.stem: path for path in sorted(SHIPPED.glob("*.h5"))}
 
 
 def select(
@@ -214,297 +173,6 @@ def summary(demos: Demos) -> list[tuple[str, str]]:
     ]
 
 
-def write_npz(trajectories: Sequence[Trajectory], folder: str | os.PathLike[str]) -> Path:
-    """Writes a folder of .npz files, one a trajectory; it appears whole or not at all."""
-    final = Path(folder)
-    checked = _checked(trajectories, str(folder), (0, 1))
-    with _beside(final) as made:
-        for i, t in enumerate(checked.trajectories):
-            found = {"obs": t.obs, "action": t.action, "reward": t.reward}
-            arrays: dict[str, Any] = {key: x for key, x in found.items() if x is not None}
-            np.savez(made / f"{i:05d}.npz", **arrays)
-    return final
-
-
-def write_gail(trajectories: Sequence[Trajectory], file: str | os.PathLike[str]) -> Path:
-    """Writes an HDF5 file in GAIL's layout, shorter trajectories padded with zeros.
-
-    The layout has no place for what the last step led to.
-    """
-    import h5py
-
-    final = Path(file)
-    demos = _checked(trajectories, str(file), (0, 1)).trajectories
-    lengths = [t.steps for t in demos]
-
-    def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
-        out = np.zeros((len(rows), max(lengths), *rows[0].shape[1:]), np.float32)
-        for i, x in enumerate(rows):
-            out[i, : lengths[i]] = x[: lengths[i]]
-        return out
-
-    if os.path.exists(final):
-        raise UserError(f"{final} exists: remove it, or choose another name")
-    made = final.with_name(f".tmp-{final.name}-{os.getpid()}")
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(made, "w") as out:
-            packed = {"compression": "gzip", "shuffle": True}
-            out.create_dataset("obs_B_T_Do", data=padded([t.obs for t in demos]), **packed)
-            out["len_B"] = np.array(lengths, np.int32)
-            for name, rows in (
-                ("a_B_T_Da", [t.action for t in demos if t.action is not None]),
-                ("r_B_T", [t.reward for t in demos if t.reward is not None]),
-            ):
-                if rows:
-                    out.create_dataset(name, data=padded(rows), **packed)
-        os.replace(made, final)
-    except OSError as error:
-        raise UserError(f"cannot write {final}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            made.unlink()
-    return final
-
-
-def write_minari(
-    trajectories: Sequence[Trajectory], dataset_id: str, env_id: str | None = None,
-    terminated: Sequence[bool] | None = None, **metadata: Any,
-) -> Path:  # fmt: skip
-    """Writes a local Minari dataset; it appears whole or not at all.
-
-    `env_id` is the environment that was played, kept in the dataset; `terminated` says which
-    trajectories ended by themselves (none if not given: all were cut). `metadata` as Minari has it:
-    algorithm_name, description, author (a set), ...
-    """
-    import minari
-    from minari.data_collector import EpisodeBuffer
-    from minari.dataset.minari_storage import MinariStorage
-
-    final = check_minari_id(dataset_id)
-    for i, t in enumerate(trajectories):
-        if t.action is None or t.reward is None:
-            raise UserError(
-                f"{dataset_id}: trajectory {i} has no actions or no rewards, a Minari dataset "
-                "needs both; a folder of .npz files needs only observations"
-            )
-    ends = [False] * len(trajectories) if terminated is None else list(terminated)
-    if len(ends) != len(trajectories):
-        raise UserError(
-            f"{dataset_id}: terminated has {len(ends)} entries for {len(trajectories)} trajectories"
-        )
-    checked = _checked(trajectories, dataset_id, (1,))
-    actions: gym.Space = Box(-np.inf, np.inf, (checked.action_dim or 0,), np.float32)
-    spec = None
-    if env_id is not None:
-        checked = _fit(checked, env_id)
-        with _made(env_id) as env:
-            actions, spec = env.action_space, env.spec
-    buffers = []
-    for t, ended in zip(checked.trajectories, ends, strict=True):
-        last = np.arange(t.steps) == t.steps - 1
-        buffers.append(
-            EpisodeBuffer(
-                observations=t.obs, actions=t.action, rewards=t.reward,
-                terminations=last & bool(ended), truncations=last & (not ended),
-            )
-        )  # fmt: skip
-    with _beside(final) as made:
-        storage = MinariStorage.new(
-            made / "data", Box(-np.inf, np.inf, (checked.obs_dim,), np.float32), actions, spec
-        )
-        storage.update_metadata(
-            {"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata}
-        )
-        storage.update_episodes(buffers)
-    return final
-
-
-def check_minari_id(dataset_id: str) -> Path:
-    """The folder of a dataset of that id; refused if it cannot be one."""
-    from minari.dataset.minari_dataset import parse_dataset_id
-
-    try:
-        parse_dataset_id(dataset_id)
-    except (ValueError, TypeError):
-        raise UserError(
-            f"Minari id '{dataset_id}' must read NAME-v0 or SPACE/NAME-v0 (files: .h5, .npz)"
-        ) from None
-    return _minari_root() / dataset_id
-
-
-def _checked(trajectories: Sequence[Trajectory], name: str, more: tuple[int, ...]) -> Demos:
-    """Trajectories that are to be written, held against the same rules as those that are read."""
-    if not trajectories:
-        raise UserError(f"{name}: there are no trajectories to write")
-    fields = ("obs", "action", "reward")
-    labels = [
-        {f: f"{name}: {f} of trajectory {i}" for f in fields} for i in range(len(trajectories))
-    ]
-    given = [{f: x for f in fields if (x := getattr(t, f)) is not None} for t in trajectories]
-    demos = Demos(name, "", tuple(_trajectory(w, g, more) for w, g in zip(labels, given)))
-    _check_alike(demos, [w["obs"] for w in labels])
-    return demos
-
-
-@contextmanager
-def _beside(final: Path) -> Iterator[Path]:
-    """A new folder to fill, renamed to `final` when that is done."""
-    made = final.with_name(f".tmp-{final.name}-{os.getpid()}")
-    if os.path.exists(final):
-        raise UserError(f"{final} exists: remove it, or choose another name")
-    try:
-        made.mkdir(parents=True)
-        yield made
-        os.replace(made, final)
-    except OSError as error:
-        raise UserError(f"cannot write {final}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-_Found = Iterator[tuple[str, Trajectory]]  # with where it was found, for errors
-
-
-def _read_gail(path: Path) -> _Found:
-    """GAIL's layout: padded arrays [B, T, ...], of which `len_B` rows each are real."""
-    import h5py
-
-    if not h5py.is_hdf5(path):
-        raise UserError(f"{path} is not an HDF5 file (expected GAIL's layout, or a folder of .npz)")
-    names = {"obs": "obs_B_T_Do", "action": "a_B_T_Da", "reward": "r_B_T", "length": "len_B"}
-    try:
-        with h5py.File(path, "r") as file:
-            found = {
-                key: np.asarray(file[name][()])  # nothing at all reads as an object
-                for key, name in names.items()
-                if isinstance(file.get(name), h5py.Dataset)
-            }
-            has = ", ".join(sorted(file)) or "nothing"
-    except (OSError, RuntimeError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged: {one_line(error)}") from error
-    for key in ("obs", "length"):
-        if key not in found:
-            raise UserError(f"{path}: dataset {names[key]} is missing; the file has {has}")
-    lengths, shape = found.pop("length"), found["obs"].shape
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not len(lengths):
-        raise UserError(f"{path}: len_B is {_kind(lengths)}, expected integers of shape [B]")
-    for key, dims in {"obs": 3, "action": 3, "reward": 2}.items():
-        if key in found:
-            x = found[key]
-            if x.ndim != dims or x.shape[:2] != (len(lengths), *shape[1:2]):
-                expected = f"[{len(lengths)}, {'T' if key == 'obs' else shape[1]}"
-                expected += ", D]" if dims == 3 else "]"
-                raise UserError(f"{path}: {names[key]} is {_kind(x)}, expected shape {expected}")
-    for i, length in enumerate(lengths):
-        if not 1 <= length <= shape[1]:
-            raise UserError(f"{path}: len_B[{i}] is {length}, expected 1 to {shape[1]}")
-        where = {key: f"{path}: {name}[{i}]" for key, name in names.items()}
-        yield where["obs"], _trajectory(where, {k: x[i, :length] for k, x in found.items()}, (0,))
-
-
-def _read_minari(data: Path) -> _Found:
-    from minari import MinariDataset
-
-    try:
-        dataset = MinariDataset(data)
-        space = dataset.observation_space
-        if not isinstance(space, Box) or len(space.shape) != 1:
-            raise UserError(
-                f"{data}: observations are {_space(space)}, expected a box of one dimension"
-            )
-        episodes = list(dataset.iterate_episodes())
-    except UserError:
-        raise
-    except Exception as error:  # whatever the storage stumbles over
-        raise UserError(f"{data} cannot be read as a Minari dataset: {one_line(error)}") from error
-    if not episodes:
-        raise UserError(f"{data}: the dataset has no episodes")
-    for e in episodes:
-        fields = {"obs": "observations", "action": "actions", "reward": "rewards"}
-        where = {key: f"{data}: episode_{e.id}/{name}" for key, name in fields.items()}
-        found = {key: np.asarray(getattr(e, name)) for key, name in fields.items()}
-        yield where["obs"], _trajectory(where, found, (1,))
-
-
-def _read_npz(folder: Path) -> _Found:
-    files = sorted(folder.glob("*.npz"))
-    if not files:
-        raise UserError(f"{folder} has no .npz files, nor is it a Minari dataset")
-    for path in files:
-        where = {key: f"{path}: {key}" for key in ("obs", "action", "reward")}
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                found = {key: file[key] for key in where if key in file}
-                has = ", ".join(file.files) or "nothing"
-        except Exception as error:  # a broken archive fails in many ways
-            raise UserError(f"{path} cannot be read as .npz: {one_line(error)}") from error
-        if "obs" not in found:
-            raise UserError(f"{path}: obs is missing; the file has {has}")
-        yield where["obs"], _trajectory(where, found, (0, 1))
-
-
-def _trajectory(
-    where: dict[str, str], found: dict[str, np.ndarray], more: tuple[int, ...]
-) -> Trajectory:
-    """The arrays of one trajectory, checked; observations have T + `more` rows."""
-    arrays = {}
-    for key, x in found.items():
-        dims = 1 if key == "reward" else 2
-        if x.ndim != dims or 0 in x.shape[1:] or x.dtype.kind not in "fiub":
-            expected = "[T]" if dims == 1 else "[T, D]"
-            raise UserError(f"{where[key]} is {_kind(x)}, expected numbers of shape {expected}")
-        if not len(x):
-            raise UserError(f"{where[key]} has zero length, expected at least one step")
-        with np.errstate(over="ignore"):
-            arrays[key] = x = np.ascontiguousarray(x, np.float32)
-        if not np.isfinite(x).all():
-            step, *entry = np.argwhere(~np.isfinite(x))[0]
-            at = f"step {step}" + (f", entry {entry[0]}" if entry else "")
-            raise UserError(f"{where[key]} is {x[step, *entry]} at {at}, expected finite numbers")
-    t = Trajectory(**arrays)
-    for key, x in arrays.items():
-        rows = [t.steps + n for n in (more if key == "obs" else (0,))]
-        if len(x) not in rows:
-            expected = " or ".join(map(str, rows))
-            raise UserError(f"{where[key]} has {len(x)} rows, expected {expected}")
-    return t
-
-
-def _check_alike(demos: Demos, where: list[str]) -> None:
-    """All trajectories have the same fields of the same sizes."""
-
-    def sizes(t: Trajectory) -> dict[str, Any]:
-        return {
-            "observations": t.obs.shape[1],
-            "actions": None if t.action is None else t.action.shape[1],
-            "rewards": None if t.reward is None else 1,
-        }
-
-    first = sizes(demos.trajectories[0])
-    for place, t in zip(where, demos.trajectories):
-        for field, size in sizes(t).items():
-            if size != first[field]:
-                raise UserError(
-                    f"{place}: {field} of size {size}, expected {first[field]} as in the first "
-                    "trajectory"
-                )
-
-
-def _fit(demos: Demos, env_id: str) -> Demos:
-    """The demonstrations as the environment sees them, or what does not fit."""
-    with _made(env_id) as env:
-        spaces = {"observations": env.observation_space, "actions": env.action_space}
-    sizes = {}
-    for what, space in spaces.items():
-        if not isinstance(space, Box) or len(space.shape) != 1:
-            raise UserError(
-                f"{env_id}: {what} are {_space(space)}, expected a box of one dimension"
-            )
-        sizes[what] = space.shape[0]
-    return fit_demos(demos, env_id, sizes["observations"], sizes["actions"])
-
-
 def fit_demos(demos: Demos, env_id: str, obs_dim: int, action_dim: int) -> Demos:
     """The demonstrations as a task of these sizes sees them, or what does not fit."""
     sizes = {"observations": obs_dim, "actions": action_dim}
@@ -521,45 +189,3 @@ def fit_demos(demos: Demos, env_id: str, obs_dim: int, action_dim: int) -> Demos
                 f"{demos.name}: {what} have {size} numbers, {env_id} expects {expected}"
             )
     return demos
-
-
-@contextmanager
-def _made(env_id: str) -> Iterator[gym.Env]:
-    if ":" not in env_id and env_id not in gym.registry:
-        raise nearest(env_id, gym.registry, "task")
-    try:
-        env = gym.make(env_id)
-    except Exception as error:
-        raise UserError(f"{env_id} cannot be made: {one_line(error)}") from error
-    try:
-        yield env
-    finally:
-        env.close()
-
-
-def _kind(x: np.ndarray) -> str:
-    return f"{x.dtype} of shape {list(x.shape)}"
-
-
-def _space(space: gym.Space) -> str:
-    return f"a {type(space).__name__} of shape {space.shape}"  # its own text has many lines
-
-
-def _minari_root() -> Path:
-    """Where Minari keeps its datasets; asking Minari itself would make the folder."""
-    told = os.environ.get("MINARI_DATASETS_PATH")
-    return Path.home() / ".minari" / "datasets" if told is None else Path(told)
-
-
-def _minari_data(path: Path, name: str) -> Path | None:
-    """The data folder of a Minari dataset given by its folder or its id (`-v0` may be left out)."""
-    root = _minari_root()
-    for data in (path, path / "data", root / name / "data", root / f"{name}-v0" / "data"):
-        if os.path.isfile(data / "metadata.json"):
-            return data
-    return None
-
-
-def _local_minari() -> list[str]:
-    root = _minari_root()
-    return [str(p.parents[1].relative_to(root)) for p in root.rglob("data/metadata.json")]

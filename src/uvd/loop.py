@@ -106,18 +106,19 @@ def find_demos(
 
     `asked` are `DemoSettings`; `task` does not show the action before.
     """
-    from uvd import demos as files  # imports the simulators
+    from uvd import demos as shown  # imports the simulators
+    from uvd.formats import load_demos
 
-    loaded = files.load_demos(asked["demos"])
-    digest = files.digest(loaded)
-    told = files.fit_demos(loaded, task.id, task.obs_dim, task.action_dim)
+    loaded = load_demos(asked["demos"])
+    digest = shown.digest(loaded)
+    told = shown.fit_demos(loaded, task.id, task.obs_dim, task.action_dim)
     if algorithm.needs_actions:
-        files.need_actions(told, name)
+        shown.need_actions(told, name)
 
     def clip(action: np.ndarray) -> np.ndarray:
         return np.clip(action, -1, 1)
 
-    def unit(t: files.Trajectory) -> files.Trajectory:
+    def unit(t: shown.Trajectory) -> shown.Trajectory:
         if t.action is None:
             return t
         to_unit = task.unit_action if isinstance(task, EnvTask) else clip
@@ -125,11 +126,11 @@ def find_demos(
 
     told = dataclasses.replace(told, trajectories=tuple(map(unit, told.trajectories)))
     if asked.get("previous_action"):
-        told = files.with_previous_action(told)
-    pairs = files.select(
+        told = shown.with_previous_action(told)
+    pairs = shown.select(
         told, asked.get("trajectories"), asked.get("every", 1), offset=asked.get("offset")
     )
-    return Demos(pairs.obs, pairs.action, files.followed(told, pairs)), digest
+    return Demos(pairs.obs, pairs.action, shown.followed(told, pairs)), digest
 
 
 def draft_spec(task: Task | EnvTask, demos: Demos, cycle: int) -> Spec:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import energy_distance as in_one_dimension
 
-from uvd.demos import load_demos, write_npz
 from uvd.experiments.pointloop import make_demos, visited
 from uvd.experiments.statistics import energy_distance
+from uvd.formats import load_demos, write_npz
 from uvd.program import random_rollouts
 from uvd.tasks import make_task
 from uvd.tasks.pointloop import RADIUS, SPEED, TURN, Runner

@@ -10,7 +10,7 @@ from uvd.tasks.pointloop import Runner, expert
 
 
 def make_demos(trajectories: int = 4, seed: int = 0) -> list[Trajectory]:
-    """The scripted expert's episodes, as `uvd.demos` writes them."""
+    """The scripted expert's episodes, as `uvd.formats` writes them."""
     task = make_task("PointLoop-v0")
     reward = task.reward
     assert reward is not None
