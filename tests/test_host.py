@@ -22,7 +22,7 @@ from uvd.collect.workers import Workers
 from uvd.core.policy import MLP, Norm, Policy
 from uvd.core.replay import records
 from uvd.errors import Stopped, UserError
-from uvd.host import drawn_length, lagged, make_env_program, moved
+from uvd.host import lagged, make_env_program, moved
 from uvd.runs import Run
 from uvd.settings import RunSettings
 from uvd.tasks.goalenv import goal_task
@@ -112,26 +112,15 @@ def test_training_episodes_are_cut_and_evaluations_are_not(tmp_path, monkeypatch
     uvd.resume(tmp_path / "part", steps=150, quiet=True)
     uvd.train("her", ENV, out=tmp_path / "run", **{**cut, "eval_every": 30})
     same(tmp_path / "part", tmp_path / "run")
-    assert len(asked[TRAIN]) > 3
+    assert asked[TRAIN] == {4}
     assert asked[EVAL] == {HORIZON}
     done = 0
     for cycle, log in enumerate(Run.open(tmp_path / "run").episodes().read(0)):
         assert not log["terminated"].any(), "a cut is no end: its value goes on"
         done += log["length"].sum()
-        assert done == QUOTA * (cycle + 1)
+        assert QUOTA * (cycle + 1) <= done < QUOTA * (cycle + 1) + 4
     last = Run.open(tmp_path / "run").rows()[-1]
     assert last["updates"] == (150 - 60) // 5
-
-
-def test_every_step_is_the_last_with_the_same_chance():
-    run = RunSettings(episode_steps=20)
-    lengths = [drawn_length(run, 50, seed, n) for seed in (0, 1) for n in range(4000)]
-    assert lengths[:4000] != lengths[4000:]
-    for n in (1, 5, 20, 40):
-        reached = [x for x in lengths if x >= n]
-        assert np.mean([x == n for x in reached]) == pytest.approx(1 / 20, abs=0.012)
-    assert max(lengths) == 50
-    assert drawn_length(RunSettings(), 50, 0, 0) == 0
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ off the ring. Nothing depends on how fast who was: the result is the same for an
 and where playing and learning share a few cores, so take turns.
 
 Every cycle brings each seed to its quota of `envs * horizon` steps in whole episodes; what the last
-of them made too many is owed less in the next, so updates and steps keep their ratio exactly. Where
-training episodes are cut (`episode_steps`), each has a length of its own, and the last one fits.
+of them made too many is owed less in the next, so updates and steps keep their ratio exactly.
 """
 
 from collections.abc import Callable, Sequence
@@ -167,17 +166,6 @@ def make_rewards(task: GoalTask) -> tuple[Callable[..., Any], Callable[..., Any]
     return success, reward
 
 
-def drawn_length(run: RunSettings, horizon: int, seed: int, number: int) -> int:
-    """After how many steps a training episode is cut: at each with the same chance; 0 is never.
-
-    Most are short, and what comes late in an episode is met all the same.
-    """
-    if not run.episode_steps:
-        return 0
-    rng = np.random.default_rng((seed, TRAIN, number, run.episode_steps))
-    return min(int(rng.geometric(1 / run.episode_steps)), horizon)
-
-
 def make_env_program(
     agent: Agent,
     task: EnvTask,
@@ -195,6 +183,7 @@ def make_env_program(
     """
     how = Exploration(td3.noise, td3.random, td3.hold, td3.beyond)
     quota = run.envs * task.horizon
+    length = run.episode_steps or task.horizon
     updates = 1 if on_policy else round(quota * td3.updates_per_step)
     burst = make_learn(agent, updates, warm)
     flights: dict[int, Future] = {}  # the episodes of a cycle, in the making
@@ -250,13 +239,12 @@ def make_env_program(
             lists: list[list[Played]] = [[] for _ in owed]
             left = list(owed)
             while max(left) > 0:
-                jobs = []
-                for who, n in enumerate(left):
-                    seed, number = run.first_seed + who, first[who] + len(lists[who])
-                    while n > 0:
-                        steps = drawn_length(run, task.horizon, seed, number)
-                        jobs.append(Job(who, seed, TRAIN, number, now, min(steps, n)))
-                        n, number = n - (steps or task.horizon), number + 1
+                begun = [n + len(played) for n, played in zip(first, lists)]
+                jobs = [
+                    Job(who, run.first_seed + who, TRAIN, begun[who] + i, now, run.episode_steps)
+                    for who in range(len(lists))
+                    for i in range(-(-left[who] // length))
+                ]
                 for job, played in zip(jobs, workers.play(jobs, policies), strict=True):
                     lists[job.who].append(played)
                     left[job.who] -= len(played.action)

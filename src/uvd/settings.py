@@ -199,9 +199,8 @@ class RunSettings:
     workers: int = 0
     """Processes that play a Gymnasium environment (0: one a core); results do not depend on it."""
     episode_steps: int = 0
-    """Mean number of steps after which training episodes of a Gymnasium environment are cut, though
-    nothing ended: each step is the last with the same chance (0: never). More starts, less lying
-    where it fell. Evaluations play to the end."""
+    """Steps after which a training episode of a Gymnasium environment is cut, though nothing ended
+    (0: never): more starts, fewer steps of lying where it fell. Evaluations play to the end."""
     episode_seconds: float = 300.0
     """Seconds after which an environment's episode counts as hung and is played again."""
 
