@@ -123,6 +123,13 @@ def test_training_episodes_are_cut_and_evaluations_are_not(tmp_path, monkeypatch
     assert last["updates"] == (150 - 60) // 5
 
 
+def test_episodes_are_cut_later_once_enough_steps_were_played(tmp_path):
+    cuts = {"episode_steps": 4, "late_episode_steps": 7, "late_steps": 2 * QUOTA}
+    uvd.train("her", ENV, out=tmp_path / "run", **{**TINY, "steps": 150, **cuts})
+    log = list(Run.open(tmp_path / "run").episodes().read(1))
+    assert [set(played["length"].tolist()) for played in log] == [{4}, {4}, {7}, {7}, {7}]
+
+
 @pytest.mark.parametrize(
     ("task", "steps", "message"),
     [
@@ -132,8 +139,9 @@ def test_training_episodes_are_cut_and_evaluations_are_not(tmp_path, monkeypatch
     ],
 )
 def test_a_cut_that_cannot_be_is_refused(task, steps, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        uvd.train("td3", task, out=tmp_path / "run", episode_steps=steps, quiet=True)
+    for name in ("episode_steps", "late_episode_steps"):
+        with pytest.raises(UserError, match=message.replace("episode_steps", name)):
+            uvd.train("td3", task, out=tmp_path / "run", **{name: steps}, quiet=True)
     assert not (tmp_path / "run").exists()
 
 

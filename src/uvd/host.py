@@ -183,7 +183,6 @@ def make_env_program(
     """
     how = Exploration(td3.noise, td3.random, td3.hold, td3.beyond)
     quota = run.envs * task.horizon
-    length = run.episode_steps or task.horizon
     updates = 1 if on_policy else round(quota * td3.updates_per_step)
     burst = make_learn(agent, updates, warm)
     flights: dict[int, Future] = {}  # the episodes of a cycle, in the making
@@ -234,6 +233,8 @@ def make_env_program(
         first = (np.asarray(ring.rows_written) - done).tolist()
         owed = (quota * (cycle + 1) - done).tolist()
         now = RANDOM if td3.warmup_random and cycle < warm else how
+        late = 0 < run.late_steps <= quota * cycle
+        cut = run.late_episode_steps if late else run.episode_steps
 
         def work() -> list[list[Played]]:
             lists: list[list[Played]] = [[] for _ in owed]
@@ -241,9 +242,9 @@ def make_env_program(
             while max(left) > 0:
                 begun = [n + len(played) for n, played in zip(first, lists)]
                 jobs = [
-                    Job(who, run.first_seed + who, TRAIN, begun[who] + i, now, run.episode_steps)
+                    Job(who, run.first_seed + who, TRAIN, begun[who] + i, now, cut)
                     for who in range(len(lists))
-                    for i in range(-(-left[who] // length))
+                    for i in range(-(-left[who] // (cut or task.horizon)))
                 ]
                 for job, played in zip(jobs, workers.play(jobs, policies), strict=True):
                     lists[job.who].append(played)

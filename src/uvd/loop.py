@@ -167,7 +167,8 @@ def make_config(
         config = override(config, {"critic_head": "linear"})
     plan = override(RunSettings(), run)
     check(config, plan, made.horizon)
-    if plan.episode_steps and not isinstance(made, EnvTask):
+    cut = plan.episode_steps or plan.late_episode_steps
+    if cut and not isinstance(made, EnvTask):
         raise UserError(f"{task} is played in whole episodes: leave out --episode-steps")
     if isinstance(made, GoalTask) and getattr(config, "combine", "") == "reward":
         made.success(*[np.zeros((1, made.goal_dim))] * 2)  # refuses where success is unknown

@@ -25,7 +25,7 @@ _PAPER_TD3 = {
     "capacity": 1_500_000, "updates_per_step": 1.0, "warmup": 1000, "warmup_random": False,
     "actor_start": 0, "goal_input": "absolute", "optimiser": "adam", "critic_tau": 0.0,
     "actor_scale": 0.1, "leaning_penalty": 0.0, "beyond": False, "range_noise": 0.0,
-    "critic_norm": False,
+    "critic_norm": False, "lr_half": 0,
 }  # fmt: skip
 _PAPER_UVD = {
     "actor_lr": 8e-4, "critic_lr": 8e-4, "critic_head": "linear", "combine": "max-paper",
@@ -99,8 +99,8 @@ _HUMANOID = {
     **_CHEETAH,
     "combine": "sum", "horizon": 1, "pool": 4, "smoothing": 0.3, "gamma": 0.98,
     "action_penalty": 0.001, "noise": 0.15, "late_updates": 0, "updates_per_step": 0.4,
-    "actor_lr": 6e-4, "critic_lr": 6e-4, "flow_lr": 3e-4, "flow_delay": 2000, "density_only": 2000,
-    "actor_start": 2500,
+    "actor_lr": 6e-4, "critic_lr": 6e-4, "flow_lr": 3e-4, "lr_half": 200_000, "flow_delay": 2000,
+    "density_only": 2000, "actor_start": 2500,
 }  # fmt: skip
 
 # The rivals on MuJoCo's walkers, each with the settings its own authors used there, as far as they
@@ -201,6 +201,10 @@ class RunSettings:
     episode_steps: int = 0
     """Steps after which a training episode of a Gymnasium environment is cut, though nothing ended
     (0: never): more starts, fewer steps of lying where it fell. Evaluations play to the end."""
+    late_episode_steps: int = 0
+    """The same once `late_steps` have been played (0: never)."""
+    late_steps: int = 0
+    """Steps of a seed after which `late_episode_steps` holds (0: never)."""
     episode_seconds: float = 300.0
     """Seconds after which an environment's episode counts as hung and is played again."""
 
@@ -297,10 +301,12 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
     _require(0 < gamma < 1, f"gamma = {gamma} must lie between 0 and 1 (exclusive)")
     for name in ("seeds", "steps", "envs", "eval_episodes"):
         _require(getattr(run, name) >= 1, f"{name} = {getattr(run, name)} must be at least 1")
-    for name in ("eval_every", "first_seed", "save_seconds", "workers", "episode_steps"):
+    cuts = "episode_steps", "late_episode_steps"
+    for name in ("eval_every", "first_seed", "save_seconds", "workers", "late_steps", *cuts):
         _require(getattr(run, name) >= 0, f"{name} = {getattr(run, name)} must not be negative")
-    cut = run.episode_steps
-    _require(cut <= horizon, f"episode_steps = {cut} is more than an episode's {horizon} steps")
+    for name in cuts:
+        cut = getattr(run, name)
+        _require(cut <= horizon, f"{name} = {cut} is more than an episode's {horizon} steps")
     seconds = run.episode_seconds
     _require(seconds > 0, f"episode_seconds = {seconds} must be above 0")
     positive = (
@@ -320,7 +326,7 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
         "actor_start", "actor_scale", "smoothing", "smoothing_half", "smoothing_end",
         "smoothing_long", "bijectors", "flow_decay", "flow_delay", "k", "l2", "early_delay",
         "early_updates", "density_only", "late_noise", "late_updates", "gradient_penalty",
-        "entropy",
+        "entropy", "lr_half",
     )  # fmt: skip
     for name in not_negative:
         _require(s.get(name, 0) >= 0, f"{name} = {s.get(name)} must not be negative")

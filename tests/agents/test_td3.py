@@ -400,6 +400,18 @@ def test_rmsprop_is_pytorchs():
         np.testing.assert_allclose(x, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_learning_rates_fall_by_half_and_on():
+    """A gradient that stays is a step of Adam's of just the rate."""
+    step = optimiser(replace(CONFIG, lr_half=3), 0.1)
+    g = jnp.array([1.0, -4.0])
+    opt, rates = step.init(g), []
+    for _ in range(7):
+        updates, opt = step.update(g, opt)
+        rates.append(updates * -jnp.sign(g))
+    expected = 0.1 * np.array([1, 3 / 4, 3 / 5, 1 / 2, 3 / 7, 3 / 8, 1 / 3])
+    np.testing.assert_allclose(np.array(rates), expected[:, None].repeat(2, 1), rtol=1e-4)
+
+
 def test_critics_may_follow_at_a_pace_of_their_own(spec):
     config = replace(CONFIG, critic_tau=0.003, actor_scale=3.0)
     head = HEADS["linear"](5.0, 0.0)

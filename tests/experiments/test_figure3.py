@@ -38,7 +38,9 @@ def panels(tmp_path, monkeypatch):
     write_npz(make_demos(4), loop)
     write_gail(walk([100.0, 120.0]), line)
     cheetah = figure3.PANELS["cheetah"]._replace(task="PointLoop-v0", demos=str(loop))
-    humanoid = figure3.PANELS["humanoid"]._replace(task=WALK, demos=str(line), episode_steps=5)
+    humanoid = figure3.PANELS["humanoid"]._replace(
+        task=WALK, demos=str(line), run={"episode_steps": 5}
+    )
     monkeypatch.setattr(figure3, "PANELS", {"cheetah": cheetah, "humanoid": humanoid})
     monkeypatch.setattr(figure3, "random_returns", lambda task: np.array([5.0, 15.0]))
     return tmp_path / "out"

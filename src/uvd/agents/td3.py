@@ -42,6 +42,9 @@ class TD3Config:
     """Learning rate of the critics."""
     optimiser: str = "adam"
     """Of actor, critics and VDI's densities: adam, or rmsprop (no momentum)."""
+    lr_half: int = 0
+    """Updates after which those learning rates have halved: they fall as 1 / (1 + n / lr_half)
+    (0: they stay)."""
     tau: float = 0.02
     """Share by which the target networks follow at each actor update."""
     critic_tau: float = 0.0
@@ -158,7 +161,7 @@ TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array], tuple[jax.Array, Me
 PolicyFn = Callable[[MLP, Norm], Policy]
 FREE = 2.0  # how far the actor may lean for nothing: tanh has a slope of 0.07 there
 
-OPTIMISERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
+OPTIMISERS: dict[str, Callable[[optax.ScalarOrSchedule], optax.GradientTransformation]] = {
     "adam": optax.adam,
     # As PyTorch has it, which the paper's code ran on.
     "rmsprop": lambda rate: optax.rmsprop(rate, decay=0.99, eps=1e-8, eps_in_sqrt=False),
@@ -166,8 +169,10 @@ OPTIMISERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
 
 
 def optimiser(config: TD3Config, rate: float) -> optax.GradientTransformation:
-    """The one that is set, with this learning rate."""
-    return OPTIMISERS[config.optimiser](rate)
+    """The one that is set, with this learning rate at first."""
+    if not config.lr_half:
+        return OPTIMISERS[config.optimiser](rate)
+    return OPTIMISERS[config.optimiser](lambda n: rate / (1 + n / config.lr_half))
 
 
 def policy_of(actor: MLP, norm: Norm) -> Policy:

@@ -52,7 +52,7 @@ class Panel(NamedTuple):
     steps: dict[str, int]
     vdi: dict[str, Any]
     """What VDI alone is shown besides: the paper's humanoid sees its previous action."""
-    episode_steps: int = 0
+    run: dict[str, int]
     """Where training episodes are cut, of every method: who has fallen learns little lying."""
 
 
@@ -66,13 +66,14 @@ PANELS = {
     "cheetah": Panel(
         "HalfCheetahNonExploitable-v0", "(a) HalfCheetah", "halfcheetah-expert",
         ("1x100", "1x20", "5x20"),
-        {"vdi": 10_000_000, "gail": 10_000_000, "dac": 1_000_000, "bc": 20_000}, {},
+        {"vdi": 10_000_000, "gail": 10_000_000, "dac": 1_000_000, "bc": 20_000}, {}, {},
     ),
     "humanoid": Panel(
         "HumanoidNonExploitable-v0", "(b) Humanoid", "humanoid-expert",
         ("1x20", "5x20", "20x20"),
         {"vdi": 25_000_000, "gail": 25_000_000, "dac": 1_000_000, "bc": 20_000},
-        {"previous_action": True}, 200,
+        {"previous_action": True},
+        {"episode_steps": 200, "late_episode_steps": 500, "late_steps": 1_200_000},
     ),
 }  # fmt: skip
 WATCHED = (
@@ -136,7 +137,7 @@ def make_jobs(
             f"{file_name(p.task)}-{name}-{amount.trajectories}x{amount.every}", name, p.task,
             {
                 "seeds": seeds, "steps": p.steps[name] if steps is None else steps,
-                "envs": m.envs, "eval_episodes": EVAL_EPISODES, "episode_steps": p.episode_steps,
+                "envs": m.envs, "eval_episodes": EVAL_EPISODES, **p.run,
             },
             m.pace, m.settings, m.preset or panel,
             {"demos": demos or p.demos, **amount._asdict(), **(p.vdi if name == "vdi" else {})},
