@@ -86,8 +86,8 @@ Share: the mean return of the fixed evaluation episodes at the last report, with
 a share of the expert's, random play being 0; interquartile mean over seeds with a 95 % bootstrap
 interval, and the worst seed. Return: the mean over seeds. Shown: trajectories × pairs taken of
 each. VDI reads no demonstrated actions, but on Humanoid the action before as part of the state; the
-others read them. Training episodes on Humanoid are cut after 200 steps; these are not. Max
-target: the critic's largest target in the whole run, as a share of its bound.
+others read them. Training episodes on Humanoid are cut (a run's config.toml says where); these are
+not. Max target: the critic's largest target in the whole run, as a share of its bound.
 Finite: every metric of every report is a number.
 """
 
