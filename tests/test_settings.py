@@ -109,6 +109,12 @@ def test_override_reaches_both_levels_and_keeps_the_rest() -> None:
         ("gail", {"epochs": 0}, "epochs = 0 must be at least 1"),
         ("gail", {"gae": 1.5}, "gae = 1.5 must lie in"),
         ("gail", {"capacity": 100}, "capacity = 100 holds no 4 episodes"),
+        ("vdi", {"smoothing_half": 9, "smoothing_end": 0.5}, "smoothing_end = 0.5 is above"),
+        (
+            "vdi",
+            {"combine": "sum", "horizon": 1, "pool": 2, "critic_head": "tanh"},
+            "critic_head = tanh: a pool has no bound",
+        ),
         ("td3", {"lr_half": -1}, "lr_half = -1 must not be negative"),
         ("bc", {"l2": -1}, "l2 = -1.0 must not be negative"),
     ],

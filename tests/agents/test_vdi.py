@@ -13,7 +13,15 @@ from scipy import stats
 from uvd.agents import Spec, vdi
 from uvd.agents.agent import Demos
 from uvd.agents.td3 import HEADS
-from uvd.agents.vdi import VDIConfig, draw, log_weights, make_densities, make_target, make_vdi
+from uvd.agents.vdi import (
+    Pool,
+    VDIConfig,
+    draw,
+    log_weights,
+    make_densities,
+    make_target,
+    make_vdi,
+)
 from uvd.core.policy import Norm, act, mlp
 from uvd.core.replay import Batch, Episode, init_ring, insert_all
 from uvd.errors import UserError
@@ -95,7 +103,8 @@ def test_the_target_is_that_of_algorithm_2(settings):
     config = build("vdi", "default", {**SMALL, **settings})
     spec = make_spec()
     densities = make_densities(config, spec)
-    head = HEADS[config.td3.critic_head](densities.bound, 0.0)
+    bound = math.exp(densities.log_bound)
+    head = HEADS[config.td3.critic_head](bound, 0.0)
     state = fresh(config, spec)
     critic = shaken(state.td3.critic_target, jax.random.key(1))
     # Values about as large as F, so that either may be the larger.
@@ -126,7 +135,7 @@ def test_the_target_is_that_of_algorithm_2(settings):
             x = (x - move) * np.exp(-log_scale)
             log_f -= log_scale.sum()
         log_f += -0.5 * (x**2).sum() - np.log(2 * np.pi)
-        f = min(math.exp(log_f / root), densities.bound)
+        f = min(math.exp(log_f / root), bound)
         # Q' in the plain: the actor reads the observation alone, the critic the gap too
         seen = np.clip((batch.next_obs[i] - shift) / scale, -5, 5)
         a = np.tanh(mlp(td3.actor_target, seen))
@@ -139,13 +148,13 @@ def test_the_target_is_that_of_algorithm_2(settings):
         want *= i % 5 != 0
         ends += i % 5 == 0
         by_td += i % 5 != 0 and want <= q * (1 + 1e-3)
-        assert float(target[i]) == pytest.approx(np.clip(want, 0, densities.bound), abs=2e-5)
+        assert float(target[i]) == pytest.approx(np.clip(want, 0, bound), abs=2e-5)
     assert float(metrics["critic/frac_td"]) == pytest.approx((by_td + ends) / N)
     assert summed or 4 < by_td < N - ends - 4, "either is to be the larger now and then"
 
 
 def test_a_pool_of_states_is_one_value():
-    """(1 - gamma) mean F + gamma Q'(s', mu'(s')), where Q reads no state to be reached."""
+    """(1 - gamma) mean F / d + gamma Q'(s', mu'(s')), where Q reads no state to be reached."""
     settings = {**SMALL, "combine": "sum", "horizon": 1, "gamma": 0.9, "pool": 3}
     config, spec = build("vdi", "default", settings), make_spec()
     densities = make_densities(config, spec)
@@ -154,20 +163,24 @@ def test_a_pool_of_states_is_one_value():
     flow = shaken(state.flows.future, jax.random.key(2), 0.1)
     batch = make_batch(np.random.default_rng(3))
     pool = jnp.stack([batch.obs[::-1][:, [0, 2]] * x for x in (0.3, 0.6, 0.9)])
-    head = HEADS["huber"](densities.bound, 0.0)
+    head = HEADS["huber"](1.0, 0.0)
     none = jnp.zeros((N, 0))
-    target, _ = make_target(config, densities, head, flow, pool)(td3, batch, none, None)
+    unit = Pool(pool, jnp.log(0.2))
+    target, metrics = make_target(config, densities, head, flow, unit)(td3, batch, none, None)
+    bound, largest = math.exp(densities.log_bound) / 0.2, 0.0
     f = 0.0
     for goal in pool:
         there = batch.obs.at[:, jnp.array([0, 2])].set(goal)
-        f += np.exp(densities.log_f(flow, spec.norm, batch.obs, batch.action, there)) / 3
+        f += np.exp(densities.log_f(flow, spec.norm, batch.obs, batch.action, there)) / 3 / 0.2
     seen = np.clip((batch.next_obs - spec.norm.obs_shift) / spec.norm.obs_scale, -5, 5)
     for i in range(N):
         x = np.concatenate([seen[i], np.tanh(mlp(td3.actor_target, seen[i]))])
         twins = [jax.tree.map(lambda w, k=k: w[k], td3.critic_target) for k in (0, 1)]
         q = min(mlp(net, x)[0] for net in twins) / 10
         want = (0.1 * f[i] + 0.9 * q) * (i % 5 != 0)
-        assert float(target[i]) == pytest.approx(np.clip(want, 0, densities.bound), abs=2e-5)
+        largest = max(want, largest)
+        assert float(target[i]) == pytest.approx(np.clip(want, 0, bound), abs=2e-5)
+    assert float(metrics["critic/target_over_bound_max"]) == pytest.approx(largest / bound)
 
 
 def vdi_masks(config):
@@ -235,7 +248,7 @@ def test_offsets_are_discounted_as_the_root_is(monkeypatch, average, power):
     state = jax.eval_shape(lambda: fresh(config, spec))
     densities = make_densities(config, spec)
     jax.eval_shape(
-        lambda state: vdi.density_step(config, densities, state, ring, jax.random.key(1)), state
+        lambda state: vdi.density_step(config, densities, state, ring, jax.random.key(1), 0), state
     )
     gamma = asked[0]
     assert gamma == config.td3.gamma**power
@@ -256,7 +269,7 @@ def test_densities_learn_from_the_newest_and_from_their_own_episodes():
     number = 100.0 * np.arange(10)[:, None] + np.arange(6)  # ten episodes of five steps
     ring = make_ring(np.repeat(number[..., None], OBS, -1), np.zeros((10, 5, ACTION)))
     state = fresh(config, spec)
-    vdi.density_step(config, densities._replace(log_both=spy), state, ring, jax.random.key(1))
+    vdi.density_step(config, densities._replace(log_both=spy), state, ring, jax.random.key(1), 0)
     start, target, noise = seen
     assert set(start) == {100.0 * e + t for e in range(6, 10) for t in range(5)}
     offset = (target - start).astype(int)
@@ -303,8 +316,13 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     pooled = override(config, {"combine": "sum", "horizon": 1, "pool": 2})
     state = fresh(pooled, spec)._replace(log_d=jnp.log(d))
     make_vdi(pooled, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
-    assert asked["pool"].shape == (2, 8000, 2)
-    np.testing.assert_allclose(share(asked["pool"]), weight / weight.sum(), atol=0.02)
+    states, log_unit = asked["pool"]
+    assert states.shape == (2, 8000, 2)
+    np.testing.assert_allclose(share(states), weight / weight.sum(), atol=0.02)
+    # In its unit, what such draws have on average is the mean of F / d over all states (Eq. 8).
+    f = rng.uniform(size=4)
+    drawn = (weight / weight.sum() * f).sum() / np.exp(log_unit)
+    assert drawn == pytest.approx((f * np.minimum(1 / d, 3.0)).mean(), rel=1e-5)
 
 
 def test_densities_of_a_linear_system_are_as_they_should_be():
@@ -329,7 +347,7 @@ def test_densities_of_a_linear_system_are_as_they_should_be():
     @jax.jit
     def fit(state):
         def body(state, key):
-            return vdi.density_step(config, densities, state, ring, key)[0], None
+            return vdi.density_step(config, densities, state, ring, key, 0)[0], None
 
         return jax.lax.scan(body, state, jax.random.split(jax.random.key(1), 1200))[0]
 
@@ -415,12 +433,39 @@ def test_the_policy_pursues_no_goal():
 
 def test_the_bound_is_that_of_kernel_or_flow():
     spec = make_spec()
-    wide, narrow = (
-        make_densities(build("vdi", "default", {**SMALL, "smoothing": s}), spec).bound
-        for s in (0.5, 1e-3)
+    faded = {"smoothing": 2.0, "smoothing_half": 9, "smoothing_end": 0.5}
+    wide, narrow, ends = (
+        make_densities(build("vdi", "default", {**SMALL, **settings}), spec).log_bound
+        for settings in ({"smoothing": 0.5}, {"smoothing": 1e-3}, faded)
     )
-    assert wide == pytest.approx(1 / (0.5 * math.sqrt(2 * math.pi)))
-    assert narrow == pytest.approx(math.exp(2) / math.sqrt(2 * math.pi))  # 4 couplings, 2 each
+    assert wide == ends == pytest.approx(-math.log(0.5 * math.sqrt(2 * math.pi)))
+    assert narrow == pytest.approx(2 - math.log(2 * math.pi) / 2)  # 4 couplings, 2 each
+
+
+def test_the_smoothing_narrows_to_its_end():
+    faded = {"smoothing": 2.0, "smoothing_half": 10, "smoothing_end": 0.5}
+    stays, narrows = (
+        make_densities(build("vdi", "default", {**SMALL, **s}), make_spec()).smoothing
+        for s in ({"smoothing": 0.3}, faded)
+    )
+    assert [float(stays(step)) for step in (0, 1000)] == pytest.approx([0.3, 0.3])
+    assert [float(narrows(step)) for step in (0, 10, 15, 20, 30)] == pytest.approx(
+        [2.0, 1.0, 2**-0.5, 0.5, 0.5]
+    )
+    # That is the width of the noise that the densities learn with.
+    config = build("vdi", "default", {**SMALL, **faded, "batch": 4000})
+    densities, seen = make_densities(config, make_spec()), []
+
+    def spy(flows, norm, obs, action, target, noise):
+        seen.append(float(noise.std()))
+        return jnp.stack([obs[:, 0]] * 2) * jax.tree.leaves(flows)[0].sum()
+
+    rng = np.random.default_rng(0)
+    ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
+    for step in (0, 10, 30):
+        spied, state = densities._replace(log_both=spy), fresh(config, make_spec())
+        vdi.density_step(config, spied, state, ring, jax.random.key(1), jnp.asarray(step))
+    assert seen == pytest.approx([2.0, 1.0, 0.5], rel=0.05)
 
 
 def test_nothing_to_imitate_is_refused():

@@ -118,8 +118,9 @@ def test_the_papers_sizes():
         assert p.steps["vdi"] == p.steps["gail"] == steps
         assert p.steps.keys() == figure3.METHODS.keys()
         jobs = figure3.make_jobs(panel, list(figure3.METHODS), [Amount(1, 20)], 5, None)
-        assert [job.preset for job in jobs] == [panel, "walkers", "walkers", "walkers"]
-        assert jobs[1].run["envs"] == 16
+        assert [job.preset for job in jobs] == [panel, "ratio", "walkers", "walkers", "walkers"]
+        assert [job.algorithm for job in jobs] == ["vdi", "vdi", "gail", "dac", "bc"]
+        assert jobs[2].run["envs"] == 16
     assert Amount.parse("1x20").pairs(1000) == 50
     assert Amount.parse("5x100") == (5, 100)
     assert Amount(1, 100).pairs(1000) == 10

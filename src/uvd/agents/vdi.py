@@ -63,11 +63,15 @@ class VDIConfig:
     offsets are drawn with gamma^N."""
     smoothing: float = 0.1
     """Spatial smoothing: Gaussian noise on the densities' samples, in normalised units."""
+    smoothing_half: int = 0
+    """Updates in which the smoothing halves (0: it stays)."""
+    smoothing_end: float = 0.0
+    """The smoothing never falls below this."""
     temporal_smoothing: float = 0.0
     """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
     pool: int = 0
-    """Demonstration states that a target takes together (with `sum`): one critic learns how well
-    they are visited on the whole, by weight. 0: it is asked for one state at a time, as the paper's
+    """Demonstration states that a target takes together (with `sum`): one critic learns Eq. 8 as a
+    whole, the mean of F(t | s, a) / d(t). 0: it is asked for one state at a time, as the paper's
     is."""
     weight_bound: float = 4.0
     """A demonstration state is drawn with weight mean d / d(t), at most this."""
@@ -126,6 +130,13 @@ class Flows(NamedTuple):
         return jax.tree.map(lambda x: x[1], self.nets)
 
 
+class Pool(NamedTuple):
+    """Demonstration states that a target takes together."""
+
+    states: jax.Array  # [pool, batch, live], drawn by weight
+    log_unit: jax.Array  # mean F / exp(log_unit) over such draws is the mean of F / d over all
+
+
 class Densities(NamedTuple):
     """Both densities, seen from the algorithm: whole observations in the task's own units."""
 
@@ -135,7 +146,8 @@ class Densities(NamedTuple):
     log_both: Callable[..., jax.Array]  # (flows, norm, obs, action, target, noise)
     live: np.ndarray  # the observation's columns that they are over
     root: int  # N where logits are averaged, or 1
-    bound: float  # no target exceeds this: the flow's bound or the smoothing kernel's peak
+    log_bound: float  # no F exceeds this: the flow's bound or the smoothing kernel's peak
+    smoothing: Callable[[jax.Array], jax.Array]  # of an update
 
 
 def goal_norm(spec: Spec, live: np.ndarray) -> Norm:
@@ -160,8 +172,9 @@ def make_densities(config: VDIConfig, spec: Spec) -> Densities:
     dim = len(live)
     flow = make_flow(dim, spec.obs_dim + spec.action_dim, config.bijectors, config.flow_hidden)
     root = dim if config.average else 1
-    peak = -dim * math.log(config.smoothing * math.sqrt(2 * math.pi)) if config.smoothing else 1e9
-    bound = math.exp(min(flow.log_bound, peak) / root)
+    narrowest = config.smoothing_end if config.smoothing_half else config.smoothing
+    peak = -dim * math.log(narrowest * math.sqrt(2 * math.pi)) if narrowest else 1e9
+    log_bound = min(flow.log_bound, peak) / root
 
     log_prob = jax.vmap(flow.log_prob, (None, 0, 0))
 
@@ -187,7 +200,12 @@ def make_densities(config: VDIConfig, spec: Spec) -> Densities:
     def init(key: jax.Array) -> Flows:
         return Flows(jax.vmap(flow.init)(jax.random.split(key)))
 
-    return Densities(init, log_f, log_d, log_both, live, root, bound)
+    def smoothing(step: jax.Array) -> jax.Array:
+        half = config.smoothing_half
+        faded = config.smoothing * (0.5 ** (step / half) if half else 1.0)
+        return jnp.maximum(faded, narrowest)
+
+    return Densities(init, log_f, log_d, log_both, live, root, log_bound, smoothing)
 
 
 def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
@@ -196,7 +214,12 @@ def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
 
 
 def density_step(
-    config: VDIConfig, densities: Densities, state: VDIState, ring: Ring, key: jax.Array
+    config: VDIConfig,
+    densities: Densities,
+    state: VDIState,
+    ring: Ring,
+    key: jax.Array,
+    step: jax.Array,
 ) -> tuple[VDIState, Metrics]:
     """One step of maximum likelihood of both densities on the short memory (Alg. 2, 4-8)."""
     key_rows, key_offset, key_noise = jax.random.split(key, 3)
@@ -206,7 +229,7 @@ def density_step(
     # Q is an N-th root that TD discounts by gamma, so F is discounted by gamma^N (appendix B).
     offset = replay.geometric_offset(key_offset, limit, config.td3.gamma**densities.root)
     target = ring.obs[(batch.row + offset) % len(ring.order)]
-    noise = config.smoothing * jax.random.normal(key_noise, (2, n, len(densities.live)))
+    noise = jax.random.normal(key_noise, (2, n, len(densities.live))) * densities.smoothing(step)
 
     def density_loss(flows: Flows) -> tuple[jax.Array, Metrics]:
         log_f, log_d = densities.log_both(
@@ -223,10 +246,14 @@ def density_step(
     return state._replace(flows=optax.apply_updates(state.flows, updates), flows_opt=opt), metrics
 
 
+def log_mean(log_x: jax.Array) -> jax.Array:
+    """The logarithm of the mean, from logarithms."""
+    return jax.nn.logsumexp(log_x) - math.log(len(log_x))
+
+
 def log_weights(log_d: jax.Array, bound: float) -> jax.Array:
     """log min(mean d / d, bound) of each demonstration state (appendix A.2)."""
-    log_mean = jax.nn.logsumexp(log_d) - math.log(len(log_d))
-    return jnp.minimum(log_mean - log_d, math.log(bound))
+    return jnp.minimum(log_mean(log_d) - log_d, math.log(bound))
 
 
 def draw(key: jax.Array, weight: jax.Array, n: int) -> jax.Array:
@@ -241,22 +268,24 @@ def make_target(
     densities: Densities,
     head: Head,
     flow: Params,
-    pool: jax.Array | None = None,
+    pool: Pool | None = None,
 ) -> TargetFn:
     """max(F(t | s, a), gamma Q'(s', mu'(s'); t)), zero at a terminal step (Alg. 2, line 11).
 
-    With a `pool` of states, `[pool, batch, live]`, F is the mean over them, and Q of no one state.
+    With a pool of states, F / d is the mean over them, and Q of no one state.
     """
     gamma = config.td3.gamma
+    log_unit = 0.0 if pool is None else pool.log_unit
+    bound = jnp.exp(densities.log_bound - log_unit)
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
         def density(obs: jax.Array, action: jax.Array) -> jax.Array:
             def of(goal: jax.Array) -> jax.Array:
                 target = obs.at[:, densities.live].set(goal)
                 log_f = densities.log_f(flow, state.norm, obs, action, target)
-                return jnp.exp(jnp.minimum(log_f, math.log(densities.bound)))
+                return jnp.exp(jnp.minimum(log_f, densities.log_bound) - log_unit)
 
-            return of(goal) if pool is None else jax.vmap(of)(pool).mean(0)
+            return of(goal) if pool is None else jax.vmap(of)(pool.states).mean(0)
 
         q, action = next_value(config.td3, head, state, batch, goal, key, free_policy)
         signals = Signals(
@@ -268,10 +297,10 @@ def make_target(
             config.temporal_smoothing,
         )
         free = COMBINE[config.combine](signals) * ~batch.terminated
-        target = jnp.clip(free, 0.0, densities.bound)
+        target = jnp.clip(free, 0.0, bound)
         return target, {
             "critic/frac_td": (target <= gamma * q * (1 + 1e-3)).mean(),
-            "critic/target_over_bound_max": free.max() / densities.bound,  # before the clip
+            "critic/target_over_bound_max": free.max() / bound,  # before the clip
             "actor/abs_action": abs(action).mean(),
         }
 
@@ -294,7 +323,9 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     """VDI, its settings bound."""
     demos = demonstrations(spec)
     densities = make_densities(config, spec)
-    head = HEADS[config.td3.critic_head](densities.bound, config.td3.critic_start)
+    # A pool's values are about 1 whatever the densities are.
+    bound = 1.0 if config.pool else math.exp(densities.log_bound)
+    head = HEADS[config.td3.critic_head](bound, config.td3.critic_start)
     goals = demos.obs[:, densities.live]
     critic_spec = spec
     if not config.pool:  # the critic reads a state as a goal
@@ -315,7 +346,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
 
     def update(state: VDIState, ring: Ring, key: jax.Array, step: jax.Array):
         key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
-        state, metrics = density_step(config, densities, state, ring, key_density)
+        state, metrics = density_step(config, densities, state, ring, key_density, step)
         early = config.early_delay or config.flow_delay
         delay = jnp.where(step < config.early_updates, early, config.flow_delay)
         flows = state.flows
@@ -325,12 +356,14 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             lambda: (state.future_target, state.log_d),
         )
         state = state._replace(future_target=future_target, log_d=log_d)
-        weight = jnp.exp(log_weights(state.log_d, config.weight_bound))
+        log_weight = log_weights(state.log_d, config.weight_bound)
+        weight = jnp.exp(log_weight)
         n = config.td3.batch
 
         def improve(td3: TD3State) -> tuple[TD3State, Metrics]:
             if config.pool:
-                pool = goals[draw(key_td, weight, config.pool * n)].reshape(config.pool, n, -1)
+                states = goals[draw(key_td, weight, config.pool * n)].reshape(config.pool, n, -1)
+                pool = Pool(states, log_mean(state.log_d) - log_mean(log_weight))
                 goal = actor_goal = jnp.zeros((n, 0))
             else:
                 pool, goal = None, goals[jax.random.randint(key_td, (n,), 0, len(goals))]

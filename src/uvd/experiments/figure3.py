@@ -51,13 +51,17 @@ class Panel(NamedTuple):
     grid: tuple[str, ...]
     steps: dict[str, int]
     vdi: dict[str, Any]
-    """What VDI alone is shown besides: the paper's humanoid sees its previous action."""
+    """What VDI alone is shown besides: the paper's humanoid sees its previous action. (The preset
+    `ratio` always does.)"""
     run: dict[str, int]
     """Where training episodes are cut, of every method: who has fallen learns little lying."""
+    ratio: dict[str, Any]
+    """Settings of VDI's preset `ratio`: its kernel is as wide as the columns are many."""
 
 
 METHODS = {
     "vdi": Method("", 2, 4.0, {}),  # its preset is the panel's
+    "vdi-ratio": Method("ratio", 1, 6.0, {}),
     "gail": Method("walkers", 16, 0.3, {}),
     "dac": Method("walkers", 2, 4.0, {}),
     "bc": Method("walkers", 1, 8.0, {"updates_per_step": 5.0}),  # 100 000 updates
@@ -66,14 +70,22 @@ PANELS = {
     "cheetah": Panel(
         "HalfCheetahNonExploitable-v0", "(a) HalfCheetah", "halfcheetah-expert",
         ("1x100", "1x20", "5x20"),
-        {"vdi": 10_000_000, "gail": 10_000_000, "dac": 1_000_000, "bc": 20_000}, {}, {},
+        {
+            "vdi": 10_000_000, "vdi-ratio": 1_000_000, "gail": 10_000_000, "dac": 1_000_000,
+            "bc": 20_000,
+        },
+        {}, {}, {},
     ),
     "humanoid": Panel(
         "HumanoidNonExploitable-v0", "(b) Humanoid", "humanoid-expert",
         ("1x20", "5x20", "20x20"),
-        {"vdi": 25_000_000, "gail": 25_000_000, "dac": 1_000_000, "bc": 20_000},
+        {
+            "vdi": 25_000_000, "vdi-ratio": 2_000_000, "gail": 25_000_000, "dac": 1_000_000,
+            "bc": 20_000,
+        },
         {"previous_action": True},
         {"episode_steps": 200, "late_episode_steps": 500, "late_steps": 1_200_000},
+        {"smoothing": 1.2},
     ),
 }  # fmt: skip
 WATCHED = (
@@ -85,9 +97,10 @@ NOTE = """\
 Share: the mean return of the fixed evaluation episodes at the last report, without exploration, as
 a share of the expert's, random play being 0; interquartile mean over seeds with a 95 % bootstrap
 interval, and the worst seed. Return: the mean over seeds. Shown: trajectories × pairs taken of
-each. VDI reads no demonstrated actions, but on Humanoid the action before as part of the state; the
-others read them. Training episodes on Humanoid are cut (a run's config.toml says where); these are
-not. Max target: the critic's largest target in the whole run, as a share of its bound.
+each. VDI reads no demonstrated actions, but on Humanoid the action before as part of the state;
+VDI-RATIO (its preset `ratio`, which has another target than the paper's) reads it on both tasks;
+the others read actions. Training episodes on Humanoid are cut (a run's config.toml says where);
+these are not. Max target: the critic's largest target in the whole run, as a share of its bound.
 Finite: every metric of every report is a number.
 """
 
@@ -134,13 +147,17 @@ def make_jobs(
     p = PANELS[panel]
     return [
         Job(
-            f"{file_name(p.task)}-{name}-{amount.trajectories}x{amount.every}", name, p.task,
+            f"{file_name(p.task)}-{name}-{amount.trajectories}x{amount.every}",
+            name.partition("-")[0], p.task,
             {
                 "seeds": seeds, "steps": p.steps[name] if steps is None else steps,
                 "envs": m.envs, "eval_episodes": EVAL_EPISODES, **p.run,
             },
-            m.pace, m.settings, m.preset or panel,
-            {"demos": demos or p.demos, **amount._asdict(), **(p.vdi if name == "vdi" else {})},
+            m.pace, {**m.settings, **(p.ratio if m.preset == "ratio" else {})}, m.preset or panel,
+            {
+                "demos": demos or p.demos, **amount._asdict(),
+                **{"vdi": p.vdi, "vdi-ratio": {"previous_action": True}}.get(name, {}),
+            },
         )
         for name, m in ((name, METHODS[name]) for name in methods)
         for amount in amounts
@@ -235,7 +252,7 @@ def read(out: Path) -> list[Found]:
         share = (returns - ends["random"]) / (ends["expert"] - ends["random"])
         found.append(
             Found(
-                path, task, config["algorithm"], amount, amount.pairs(ends["steps"]), returns,
+                path, task, method_of(config), amount, amount.pairs(ends["steps"]), returns,
                 share, rows[-1]["step"], rows[-1]["seconds"], Health.of(rows),
             )
         )  # fmt: skip
@@ -248,6 +265,11 @@ def read(out: Path) -> list[Found]:
     return sorted(found, key=place)
 
 
+def method_of(config: curves.Config) -> str:
+    """The method that a run is of."""
+    return "vdi-ratio" if config["preset"] == "ratio" else config["algorithm"]
+
+
 def shown_to(config: curves.Config) -> str:
     """A run's task and how much of it was shown."""
     amount = Amount.of(config)
@@ -256,7 +278,7 @@ def shown_to(config: curves.Config) -> str:
 
 def methods_of(configs: Sequence[curves.Config]) -> list[str]:
     """What runs are called where presets differ by task."""
-    return [config["algorithm"].upper() for config in configs]
+    return [method_of(config).upper() for config in configs]
 
 
 def tabulate(found: Sequence[Found]) -> Sheet:
@@ -311,7 +333,8 @@ def draw_shares(found: Sequence[Found], out: Path) -> None:
             own = [f for f in here if f.method == method]
             at = [amounts.index(f.shown) for f in own]
             middle, low, high = np.transpose([statistics.interval(f.share) for f in own])
-            color = curves.COLORS[method][0]
+            algorithm, _, variant = method.partition("-")
+            color = curves.COLORS[algorithm][bool(variant)]
             ax.fill_between(at, low, high, color=color, alpha=0.18, lw=0)
             lines[method] = ax.errorbar(
                 at, middle, (middle - low, high - middle), fmt="o-", color=color, lw=1.8, ms=4,
