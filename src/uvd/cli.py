@@ -423,7 +423,7 @@ class Figure3:
     steps: int | None = None
     """Environment steps of each seed (if not given, each method's own: VDI 10 or 25 million)."""
     methods: tuple[str, ...] = ()
-    """Only these methods: vdi, gail, dac, bc."""
+    """Only these methods: vdi, vdi-ratio (its preset `ratio`), gail, dac, bc."""
     grid: tuple[str, ...] = ()
     """Only these amounts, as TRAJECTORIESxEVERY: 1x20 is every 20th pair of one trajectory."""
     demos: str | None = None

@@ -105,15 +105,14 @@ _HUMANOID = {
 }  # fmt: skip
 
 # The gradient of log d as one value, F / d (Eq. 8), of whole densities under a wide kernel (0.2
-# times the root of HalfCheetah's 22 columns with the action before), at TD3's usual pace: for few
-# states.
+# times the root of HalfCheetah's 16 columns), at TD3's usual pace: for few states.
 _RATIO = {
     "gamma": 0.98, "batch": 128, "hidden": (256, 256), "actor_hidden": (), "actor_lr": 3e-4,
     "critic_lr": 6e-4, "tau": 0.005, "policy_delay": 2, "target_noise": 0.2, "action_penalty": 0.0,
     "critic_head": "huber", "critic_norm": True, "noise": 0.15, "late_noise": 0.1,
     "late_updates": 50_000, "random": 0.0, "hold": 1, "range_noise": 0.3, "capacity": 1_000_000,
     "updates_per_step": 1.0, "warmup": 10_000, "warmup_random": True, "combine": "sum",
-    "horizon": 1, "pool": 4, "average": False, "smoothing": 0.94, "weight_bound": 30.0,
+    "horizon": 1, "pool": 8, "average": False, "smoothing": 0.8, "weight_bound": 30.0,
     "bijectors": 4, "flow_hidden": (64, 64), "flow_lr": 1e-3, "flow_delay": 500,
     "density_only": 1000, "actor_start": 1500, "short": 20_000,
 }  # fmt: skip

@@ -51,8 +51,7 @@ class Panel(NamedTuple):
     grid: tuple[str, ...]
     steps: dict[str, int]
     vdi: dict[str, Any]
-    """What VDI alone is shown besides: the paper's humanoid sees its previous action. (The preset
-    `ratio` always does.)"""
+    """What VDI alone is shown besides: the paper's humanoid sees its previous action."""
     run: dict[str, int]
     """Where training episodes are cut, of every method: who has fallen learns little lying."""
     ratio: dict[str, Any]
@@ -97,10 +96,10 @@ NOTE = """\
 Share: the mean return of the fixed evaluation episodes at the last report, without exploration, as
 a share of the expert's, random play being 0; interquartile mean over seeds with a 95 % bootstrap
 interval, and the worst seed. Return: the mean over seeds. Shown: trajectories × pairs taken of
-each. VDI reads no demonstrated actions, but on Humanoid the action before as part of the state;
-VDI-RATIO (its preset `ratio`, which has another target than the paper's) reads it on both tasks;
-the others read actions. Training episodes on Humanoid are cut (a run's config.toml says where);
-these are not. Max target: the critic's largest target in the whole run, as a share of its bound.
+each. VDI reads no demonstrated actions, but on Humanoid the action before as part of the state; so
+does VDI-RATIO, its preset `ratio`, which has another target than the paper's; the others read
+them. Training episodes on Humanoid are cut (a run's config.toml says where); these are not.
+Max target: the critic's largest target in the whole run, as a share of its bound.
 Finite: every metric of every report is a number.
 """
 
@@ -156,7 +155,7 @@ def make_jobs(
             m.pace, {**m.settings, **(p.ratio if m.preset == "ratio" else {})}, m.preset or panel,
             {
                 "demos": demos or p.demos, **amount._asdict(),
-                **{"vdi": p.vdi, "vdi-ratio": {"previous_action": True}}.get(name, {}),
+                **(p.vdi if name.startswith("vdi") else {}),
             },
         )
         for name, m in ((name, METHODS[name]) for name in methods)
