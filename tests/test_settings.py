@@ -110,6 +110,7 @@ def test_override_reaches_both_levels_and_keeps_the_rest() -> None:
         ("gail", {"gae": 1.5}, "gae = 1.5 must lie in"),
         ("gail", {"capacity": 100}, "capacity = 100 holds no 4 episodes"),
         ("vdi", {"smoothing_half": 9, "smoothing_end": 0.5}, "smoothing_end = 0.5 is above"),
+        ("vdi", {"smoothing_half": 9}, "smoothing_half and smoothing_end have a meaning only"),
         (
             "vdi",
             {"combine": "sum", "horizon": 1, "pool": 2, "critic_head": "tanh"},

@@ -412,7 +412,8 @@ class Figure2:
 
 @dataclasses.dataclass(frozen=True)
 class Figure3:
-    """VDI, GAIL, DAC and BC over the amount of demonstrations: the paper's Figure 3."""
+    """VDI (also with its preset `ratio`), GAIL, DAC and BC over the amount of demonstrations: the
+    paper's Figure 3."""
 
     panel: tuple[str, ...] = ()
     """Only these panels: cheetah, humanoid."""

@@ -428,6 +428,10 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
             f"critic_head = {s['critic_head']}: a pool has no bound, take linear or huber",
         )
         _require(
+            (s["smoothing_half"] > 0) == (s["smoothing_end"] > 0),
+            "smoothing_half and smoothing_end have a meaning only together",
+        )
+        _require(
             s["smoothing_end"] <= s["smoothing"],
             f"smoothing_end = {s['smoothing_end']} is above smoothing = {s['smoothing']}",
         )

@@ -161,17 +161,21 @@ def test_a_pool_of_states_is_one_value():
     state = fresh(config, spec)
     td3 = state.td3._replace(critic_target=shaken(state.td3.critic_target, jax.random.key(1)))
     flow = shaken(state.flows.future, jax.random.key(2), 0.1)
+    densities = densities._replace(log_bound=math.log(0.35))  # so that some F exceed it
     batch = make_batch(np.random.default_rng(3))
     pool = jnp.stack([batch.obs[::-1][:, [0, 2]] * x for x in (0.3, 0.6, 0.9)])
     head = HEADS["huber"](1.0, 0.0)
     none = jnp.zeros((N, 0))
     unit = Pool(pool, jnp.log(0.2))
     target, metrics = make_target(config, densities, head, flow, unit)(td3, batch, none, None)
-    bound, largest = math.exp(densities.log_bound) / 0.2, 0.0
-    f = 0.0
+    bound, largest = 0.35 / 0.2, 0.0
+    f, cut = 0.0, []
     for goal in pool:
         there = batch.obs.at[:, jnp.array([0, 2])].set(goal)
-        f += np.exp(densities.log_f(flow, spec.norm, batch.obs, batch.action, there)) / 3 / 0.2
+        one = np.exp(densities.log_f(flow, spec.norm, batch.obs, batch.action, there))
+        cut.extend(one > 0.35)
+        f += np.minimum(one, 0.35) / 3 / 0.2
+    assert 0.1 < np.mean(cut) < 0.9
     seen = np.clip((batch.next_obs - spec.norm.obs_shift) / spec.norm.obs_scale, -5, 5)
     for i in range(N):
         x = np.concatenate([seen[i], np.tanh(mlp(td3.actor_target, seen[i]))])
@@ -297,10 +301,10 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     config = build("vdi", "default", {**SMALL, "batch": 8000, "weight_bound": 3.0})
     rng = np.random.default_rng(0)
     ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
-    d = np.array([0.1, 1.0, 2.0, 0.9])
+    d = 5 * np.array([0.1, 1.0, 2.0, 0.9])
     state = fresh(config, spec)._replace(log_d=jnp.log(d))
     make_vdi(config, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
-    weight = np.minimum(1 / d, 3.0)  # the mean of d is 1
+    weight = np.minimum(5 / d, 3.0)  # the mean of d is 5
 
     def share(goals):
         return [(goals[..., 0] == x).mean() for x in spec.demos.obs[:, 0]]
@@ -322,7 +326,12 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     # In its unit, what such draws have on average is the mean of F / d over all states (Eq. 8).
     f = rng.uniform(size=4)
     drawn = (weight / weight.sum() * f).sum() / np.exp(log_unit)
-    assert drawn == pytest.approx((f * np.minimum(1 / d, 3.0)).mean(), rel=1e-5)
+    assert drawn == pytest.approx((f * np.minimum(1 / d, 3.0 / 5)).mean(), rel=1e-5)
+    # Where nothing is near any of them, the unit stays one that a float can divide by.
+    far = state._replace(log_d=jnp.full(4, -1e3))
+    make_vdi(pooled, spec).update(far, ring, jax.random.key(0), jnp.asarray(1))
+    top = make_densities(pooled, spec).log_bound
+    assert float(asked["pool"].log_unit) == pytest.approx(top - vdi.FARTHEST)
 
 
 def test_densities_of_a_linear_system_are_as_they_should_be():
@@ -385,7 +394,11 @@ def history(settings, updates):
     return agent, states, logged
 
 
-def test_schedules():
+def test_schedules(monkeypatch):
+    plain, asked = vdi.fading, []
+    monkeypatch.setattr(
+        vdi, "fading", lambda *args: jax.debug.callback(asked.append, args[-1]) or plain(*args)
+    )
     agent, states, logged = history(
         {
             "flow_delay": 4, "early_delay": 2, "early_updates": 5, "density_only": 3,
@@ -401,6 +414,8 @@ def test_schedules():
         ]
         return np.flatnonzero(moves).tolist()
 
+    jax.effects_barrier()
+    assert [int(step) for step in asked] == list(range(10)), "the smoothing is the update's own"
     assert changed(lambda s: s.flows) == list(range(10))
     assert changed(lambda s: s.future_target) == [0, 2, 4, 8]  # every 2nd, then every 4th
     assert changed(lambda s: s.log_d) == [0, 2, 4, 8]

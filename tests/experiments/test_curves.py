@@ -63,6 +63,11 @@ def test_a_method_keeps_its_colour(runs):
     calm = {**all_[1], "settings": {**all_[1]["settings"], "action_penalty": 1.0}}
     twins = curves.run_styles([all_[1], calm], curves.run_labels([all_[1], calm]))
     assert len(set(twins.values())) == 2
+    ratio = {"algorithm": "vdi", "preset": "ratio"}
+    alone = curves.run_styles([ratio], ["VDI-RATIO"])
+    among = curves.run_styles([{**ratio, "preset": "cheetah"}, ratio], ["VDI", "VDI-RATIO"])
+    assert alone["VDI-RATIO"] == among["VDI-RATIO"]
+    assert among["VDI"].color != alone["VDI-RATIO"].color == curves.COLORS["vdi"][1]
     unknown = curves.run_styles([{"algorithm": "new"}], ["NEW"])
     assert unknown["NEW"].color in curves.OTHERS
 

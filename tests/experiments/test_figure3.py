@@ -47,16 +47,18 @@ def panels(tmp_path, monkeypatch):
 
 
 def test_the_figure_shows_all_that_was_run(panels, calls):
-    figure3.reproduce(panels, ("humanoid",), ("vdi", "bc"), 3, grid=("1x2", "2x5"))
-    assert sorted(calls) == [f"envs-Walk-v0-{m}-{g}" for m in ("bc", "vdi") for g in ("1x2", "2x5")]
+    methods = ("bc", "vdi", "vdi-ratio")
+    figure3.reproduce(panels, ("humanoid",), methods, 3, grid=("1x2", "2x5"))
+    assert set(calls) == {f"envs-Walk-v0-{m}-{g}" for m in methods for g in ("1x2", "2x5")}
     one = imread(panels / "figure3.png").shape
     figure3.reproduce(panels, ("cheetah",), ("gail",), 2, grid=("1x20",))
-    assert len(calls) == 5
+    assert len(calls) == 7
     assert imread(panels / "figure3.png").shape[1] > 1.5 * one[1]
     shown = {path.name: Run.open(path).config["demos"] for path in (panels / "runs").iterdir()}
     assert {s["trajectories"] for n, s in shown.items() if n.endswith("1x2")} == {1}
     assert "previous_action" not in shown["envs-Walk-v0-bc-1x2"]  # VDI's alone
     assert shown["envs-Walk-v0-vdi-1x2"]["previous_action"]
+    assert shown["envs-Walk-v0-vdi-ratio-1x2"]["previous_action"]
     kept = Run.open(panels / "envs-Walk-v0-vdi-1x2").config
     assert kept["demos"]["demos"] == "line.h5"  # not where it lay
     assert kept["preset"] == "humanoid"
@@ -67,6 +69,7 @@ def test_the_figure_shows_all_that_was_run(panels, calls):
         f"| {WALK} | VDI | 1 × 5 | 0.77 [0.76, 0.78] | 0.76 | 87 | 3 | 25,000,000 | 2 | 1.000 |"
         in summary
     )
+    assert f"| {WALK} | VDI-RATIO | 1 × 5 | 0.47 [0.46, 0.48] |" in summary  # 30 less
     assert f"| {WALK} | BC | 2 × 2 | 0.04 [" in summary
     assert f"| {WALK} | line.h5 | 2 | 110.0 | 10.0 ± 5.0 | 2 |" in summary
     assert f"| {WALK}, 2x5 | VDI | demos/log_d_min | -2.000 |" in summary
@@ -121,6 +124,8 @@ def test_the_papers_sizes():
         assert [job.preset for job in jobs] == [panel, "ratio", "walkers", "walkers", "walkers"]
         assert [job.algorithm for job in jobs] == ["vdi", "vdi", "gail", "dac", "bc"]
         assert jobs[2].run["envs"] == 16
+        assert jobs[1].settings == ({"smoothing": 1.2} if panel == "humanoid" else {})
+        assert jobs[1].demos == jobs[0].demos
     assert Amount.parse("1x20").pairs(1000) == 50
     assert Amount.parse("5x100") == (5, 100)
     assert Amount(1, 100).pairs(1000) == 10

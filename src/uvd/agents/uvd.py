@@ -162,6 +162,11 @@ def smoothing_end(config: UVDConfig, spec: Spec) -> float:
     return min(config.smoothing_end or 0.8 * radius, config.smoothing)
 
 
+def fading(start: float, half: int, end: float, step: jax.Array) -> jax.Array:
+    """A width that halves every `half` updates (0: it stays), down to its end."""
+    return jnp.maximum(start * 0.5 ** (step / half), end) if half else jnp.asarray(start)
+
+
 def make_density(config: UVDConfig, spec: Spec) -> Density:
     """F(g | s, a, g_intended, horizon) over the live goal dimensions, relative to the present."""
     live, dim, unit = jnp.array(spec.live), len(spec.live), jnp.asarray(goal_unit(spec))
@@ -173,10 +178,7 @@ def make_density(config: UVDConfig, spec: Spec) -> Density:
     bound = config.density_scale * (1.0 if smooth else math.exp(flow.log_bound))
 
     def smoothing(step: jax.Array) -> jax.Array:
-        if not smooth or not config.smoothing_half:
-            return jnp.asarray(config.smoothing)
-        faded = config.smoothing * 0.5 ** (step / config.smoothing_half)
-        return jnp.maximum(faded, end)
+        return fading(config.smoothing, config.smoothing_half, end, step)
 
     def smoothing_long(step: jax.Array) -> jax.Array:
         return jnp.maximum(smoothing(step), config.smoothing_long)

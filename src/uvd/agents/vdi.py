@@ -33,18 +33,21 @@ from uvd.agents.td3 import (
     next_value,
     optimiser,
 )
-from uvd.agents.uvd import COMBINE, Signals
+from uvd.agents.uvd import COMBINE, Signals, fading
 from uvd.core import replay
 from uvd.core.flows import Params, make_flow
 from uvd.core.policy import MLP, Norm, Policy, normalised
 from uvd.core.replay import Batch, Ring
+
+FARTHEST = 60.0  # in logarithms: F of a pool never exceeds its d by more
 
 
 @dataclass(frozen=True)
 class VDIConfig:
     """TD3's settings, the densities', and how demonstrations are weighed.
 
-    The defaults suit tasks of the built-in size, the presets `cheetah` and `humanoid` the walkers;
+    The defaults suit tasks of the built-in size, the presets `cheetah` and `humanoid` the walkers,
+    `ratio` few demonstration states (a target of its own: docs/vdi.md);
     `paper` and `paper-humanoid` carry the paper's Table 2 as it is printed, `authors` its
     HalfCheetah as the authors' code has it.
     """
@@ -66,13 +69,13 @@ class VDIConfig:
     smoothing_half: int = 0
     """Updates in which the smoothing halves (0: it stays)."""
     smoothing_end: float = 0.0
-    """The smoothing never falls below this."""
+    """The smoothing never falls below this (given together with `smoothing_half`)."""
     temporal_smoothing: float = 0.0
     """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
     pool: int = 0
     """Demonstration states that a target takes together (with `sum`): one critic learns Eq. 8 as a
-    whole, the mean of F(t | s, a) / d(t). 0: it is asked for one state at a time, as the paper's
-    is."""
+    whole, the mean of F(t | s, a) / d(t), or of its root. 0: it is asked for one state at a time,
+    as the paper's is."""
     weight_bound: float = 4.0
     """A demonstration state is drawn with weight mean d / d(t), at most this."""
     bijectors: int = 5
@@ -134,7 +137,8 @@ class Pool(NamedTuple):
     """Demonstration states that a target takes together."""
 
     states: jax.Array  # [pool, batch, live], drawn by weight
-    log_unit: jax.Array  # mean F / exp(log_unit) over such draws is the mean of F / d over all
+    # The mean of F / exp(log_unit) over such draws is that of F / d over all states, 1 / d bounded.
+    log_unit: jax.Array
 
 
 class Densities(NamedTuple):
@@ -201,9 +205,7 @@ def make_densities(config: VDIConfig, spec: Spec) -> Densities:
         return Flows(jax.vmap(flow.init)(jax.random.split(key)))
 
     def smoothing(step: jax.Array) -> jax.Array:
-        half = config.smoothing_half
-        faded = config.smoothing * (0.5 ** (step / half) if half else 1.0)
-        return jnp.maximum(faded, narrowest)
+        return fading(config.smoothing, config.smoothing_half, narrowest, step)
 
     return Densities(init, log_f, log_d, log_both, live, root, log_bound, smoothing)
 
@@ -323,7 +325,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     """VDI, its settings bound."""
     demos = demonstrations(spec)
     densities = make_densities(config, spec)
-    # A pool's values are about 1 whatever the densities are.
+    # A pool's values are of the order of 1 whatever the densities are.
     bound = 1.0 if config.pool else math.exp(densities.log_bound)
     head = HEADS[config.td3.critic_head](bound, config.td3.critic_start)
     goals = demos.obs[:, densities.live]
@@ -363,7 +365,9 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         def improve(td3: TD3State) -> tuple[TD3State, Metrics]:
             if config.pool:
                 states = goals[draw(key_td, weight, config.pool * n)].reshape(config.pool, n, -1)
-                pool = Pool(states, log_mean(state.log_d) - log_mean(log_weight))
+                log_unit = log_mean(state.log_d) - log_mean(log_weight)
+                # Who is too far from everything to count is not to count infinitely.
+                pool = Pool(states, jnp.maximum(log_unit, densities.log_bound - FARTHEST))
                 goal = actor_goal = jnp.zeros((n, 0))
             else:
                 pool, goal = None, goals[jax.random.randint(key_td, (n,), 0, len(goals))]

@@ -30,6 +30,7 @@ COLORS: dict[str, tuple[str, ...]] = {
 }
 OTHERS = ("#cc79a7", "#b3a000", "#a0522d", "#4682b4")  # algorithms without colours of their own
 HER_COLORS = {"future": 0, "paper": 1, "final": 2, "episode": 3}
+RATIO_COLOR = 1  # VDI's preset of that name is a method of its own
 DASHES = ("-", "--", "-.", ":")
 AXIS_NAMES = {
     "eval/success_final": "success at the final step",
@@ -106,6 +107,8 @@ def run_styles(configs: Sequence[Config], labels: Sequence[str]) -> dict[str, St
         place = next(places[algorithm if algorithm in COLORS else "others"])
         if algorithm == "her":
             place = HER_COLORS.get(config["settings"]["strategy"], place)
+        elif config.get("preset") == "ratio":
+            place = RATIO_COLOR
         style = Style(palette[place % len(palette)], DASHES[place % len(DASHES)])
         while style in styles.values() and place < len(DASHES):  # another label has this line
             place += 1

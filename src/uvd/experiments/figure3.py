@@ -36,6 +36,7 @@ RANDOM_EPISODES = 20
 class Method(NamedTuple):
     """An imitator, as it runs on both tasks."""
 
+    algorithm: str
     preset: str
     envs: int
     pace: float  # seconds for 1000 steps of a seed on a CPU core: only to announce the time
@@ -54,16 +55,16 @@ class Panel(NamedTuple):
     """What VDI alone is shown besides: the paper's humanoid sees its previous action."""
     run: dict[str, int]
     """Where training episodes are cut, of every method: who has fallen learns little lying."""
-    ratio: dict[str, Any]
-    """Settings of VDI's preset `ratio`: its kernel is as wide as the columns are many."""
+    settings: dict[str, dict[str, Any]]
+    """A method's settings that are not its preset's: a wide kernel goes by the columns' number."""
 
 
 METHODS = {
-    "vdi": Method("", 2, 4.0, {}),  # its preset is the panel's
-    "vdi-ratio": Method("ratio", 1, 6.0, {}),
-    "gail": Method("walkers", 16, 0.3, {}),
-    "dac": Method("walkers", 2, 4.0, {}),
-    "bc": Method("walkers", 1, 8.0, {"updates_per_step": 5.0}),  # 100 000 updates
+    "vdi": Method("vdi", "", 2, 4.0, {}),  # its preset is the panel's
+    "vdi-ratio": Method("vdi", "ratio", 1, 6.0, {}),
+    "gail": Method("gail", "walkers", 16, 0.3, {}),
+    "dac": Method("dac", "walkers", 2, 4.0, {}),
+    "bc": Method("bc", "walkers", 1, 8.0, {"updates_per_step": 5.0}),  # 100 000 updates
 }
 PANELS = {
     "cheetah": Panel(
@@ -84,7 +85,7 @@ PANELS = {
         },
         {"previous_action": True},
         {"episode_steps": 200, "late_episode_steps": 500, "late_steps": 1_200_000},
-        {"smoothing": 1.2},
+        {"vdi-ratio": {"smoothing": 1.2}},
     ),
 }  # fmt: skip
 WATCHED = (
@@ -96,9 +97,9 @@ NOTE = """\
 Share: the mean return of the fixed evaluation episodes at the last report, without exploration, as
 a share of the expert's, random play being 0; interquartile mean over seeds with a 95 % bootstrap
 interval, and the worst seed. Return: the mean over seeds. Shown: trajectories × pairs taken of
-each. VDI reads no demonstrated actions, but on Humanoid the action before as part of the state; so
-does VDI-RATIO, its preset `ratio`, which has another target than the paper's; the others read
-them. Training episodes on Humanoid are cut (a run's config.toml says where); these are not.
+each. VDI and VDI-RATIO (its preset `ratio`, which has another target than the paper's) read no
+demonstrated actions, but on Humanoid the action before as part of the state; the others read them.
+Training episodes on Humanoid are cut (a run's config.toml says where); these are not.
 Max target: the critic's largest target in the whole run, as a share of its bound.
 Finite: every metric of every report is a number.
 """
@@ -147,15 +148,15 @@ def make_jobs(
     return [
         Job(
             f"{file_name(p.task)}-{name}-{amount.trajectories}x{amount.every}",
-            name.partition("-")[0], p.task,
+            m.algorithm, p.task,
             {
                 "seeds": seeds, "steps": p.steps[name] if steps is None else steps,
                 "envs": m.envs, "eval_episodes": EVAL_EPISODES, **p.run,
             },
-            m.pace, {**m.settings, **(p.ratio if m.preset == "ratio" else {})}, m.preset or panel,
+            m.pace, {**m.settings, **p.settings.get(name, {})}, m.preset or panel,
             {
                 "demos": demos or p.demos, **amount._asdict(),
-                **(p.vdi if name.startswith("vdi") else {}),
+                **(p.vdi if m.algorithm == "vdi" else {}),
             },
         )
         for name, m in ((name, METHODS[name]) for name in methods)
@@ -332,8 +333,8 @@ def draw_shares(found: Sequence[Found], out: Path) -> None:
             own = [f for f in here if f.method == method]
             at = [amounts.index(f.shown) for f in own]
             middle, low, high = np.transpose([statistics.interval(f.share) for f in own])
-            algorithm, _, variant = method.partition("-")
-            color = curves.COLORS[algorithm][bool(variant)]
+            place = curves.RATIO_COLOR if method == "vdi-ratio" else 0
+            color = curves.COLORS[METHODS[method].algorithm][place]
             ax.fill_between(at, low, high, color=color, alpha=0.18, lw=0)
             lines[method] = ax.errorbar(
                 at, middle, (middle - low, high - middle), fmt="o-", color=color, lw=1.8, ms=4,
