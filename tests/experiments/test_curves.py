@@ -80,6 +80,16 @@ def test_curves_have_a_panel_a_task(runs, tmp_path):
     assert_picture(tmp_path / "one.png", (600, 850), (500, 750))
 
 
+def test_steps_are_logarithms_where_runs_are_of_very_different_lengths(runs, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(curves, "save", lambda figure, out: drawn.append(figure))
+    long = make_run(tmp_path / "long", "her", PUSH, steps=(1000, 3000))
+    near = make_run(tmp_path / "near", "her", PUSH, steps=(1000, 2900))
+    for other in (long, near):
+        curves.draw_curves([runs["td3"], other], tmp_path / "x.png")
+    assert [figure.axes[0].get_xscale() for figure in drawn] == ["log", "linear"]
+
+
 def test_runs_that_differ_in_seeds_are_one_curve(runs, tmp_path):
     more = make_run(tmp_path / "more", "td3", PUSH, steps=(200, 300))
     steps, values = curves._pooled([Run.open(runs["td3"]), Run.open(more)], "eval/success_final")

@@ -32,6 +32,7 @@ OTHERS = ("#cc79a7", "#b3a000", "#a0522d", "#4682b4")  # algorithms without colo
 HER_COLORS = {"future": 0, "paper": 1, "final": 2, "episode": 3}
 RATIO_COLOR = 1  # VDI's preset of that name is a method of its own
 DASHES = ("-", "--", "-.", ":")
+LONGER = 10  # steps are drawn by their logarithm where one run has so many times another's
 AXIS_NAMES = {
     "eval/success_final": "success at the final step",
     "eval/success_ever": "success at any step",
@@ -227,13 +228,14 @@ def _draw_panels(
         for run, of_run in zip(opened, labels):
             if name(run.config) == task and (alone or _reports(run, metric)):
                 groups.setdefault(of_run, []).append(run)
-        seeds = set()
+        seeds, ends = set(), set()
         for of_run, group in groups.items():
             steps, values = _pooled(group, metric)
             seeds.add(len(values))
             middle, low, high = statistics.curve(values)
             color, dashes = styles[of_run]
             thousands = steps / 1000
+            ends.add(thousands[-1])
             ax.fill_between(thousands, low, high, color=color, alpha=0.18, lw=0)
             (shown[of_run],) = ax.plot(thousands, middle, dashes, color=color, lw=1.8)
         if place < columns or alone:
@@ -241,7 +243,10 @@ def _draw_panels(
             plural = "" if seeds == {1} else "s"
             title = titles.get(task, task)
             ax.set_title(f"{title}, {many} seed{plural}" if seeds else title, fontsize=11)
-        ax.set(xlabel="environment steps, thousands", xlim=(0, None))
+        if ends and max(ends) >= LONGER * min(ends):  # who is done soon is to be seen, too
+            ax.set(xlabel="environment steps, thousands", xscale="log")
+        else:
+            ax.set(xlabel="environment steps, thousands", xlim=(0, None))
         if not groups:
             ax.set(xlabel="", xticks=[], yticks=[])
             ax.text(0.5, 0.5, "nobody reports it", transform=ax.transAxes, ha="center", color="0.5")
