@@ -101,6 +101,13 @@ def test_override_reaches_both_levels_and_keeps_the_rest() -> None:
         ("vdi", {"actor_start": 10}, "waits for density_only = 500"),
         ("vdi", {"pool": 4}, "pool = 4: values of several states add up for combine = sum only"),
         ("vdi", {"pool": -1}, "pool = -1 must not be negative"),
+        ("vdi", {"density": "kernel"}, "density = kernel is of one step"),
+        (
+            "vdi",
+            {"density": "kernel", "combine": "sum", "horizon": 1, "smoothing": 0},
+            "density = kernel is of one step and has a width",
+        ),
+        ("vdi", {"density": "kernal"}, "density 'kernal'"),
         ("vdi", {"weight_bound": 0.5}, "weight_bound = 0.5 must be at least 1"),
         ("vdi", {"short": 600_000}, "larger than the long memory"),
         ("dac", {"critic_head": "sigmoid"}, "for uvd and vdi"),

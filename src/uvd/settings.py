@@ -15,6 +15,7 @@ from uvd.agents.discriminator import READS, REWARDS
 from uvd.agents.her import STRATEGIES
 from uvd.agents.td3 import HEADS, OPTIMISERS, TD3Config
 from uvd.agents.uvd import COMBINE, GOALS
+from uvd.agents.vdi import DENSITIES
 from uvd.errors import UserError, nearest
 
 # Table 1 of the paper. Where it is silent, as the paper's text or its authors' code has it.
@@ -68,8 +69,8 @@ _PAPER_VDI = {
     "gamma": 0.995, "batch": 256, "hidden": (400, 400), "actor_hidden": (400, 300),
     "actor_lr": 3e-4, "critic_lr": 3e-4, "tau": 0.005, "policy_delay": 1, "critic_head": "linear",
     "noise": 0.3, "late_noise": 0.1, "late_updates": 25_000, "capacity": 1_500_000,
-    "short": 500_000, "updates_per_step": 0.1, "combine": "max", "horizon": 4, "average": True,
-    "pool": 0, "smoothing": 0.1, "smoothing_half": 0, "smoothing_end": 0.0,
+    "short": 500_000, "updates_per_step": 0.1, "density": "flow", "combine": "max",
+    "horizon": 4, "average": True, "pool": 0, "smoothing": 0.1, "smoothing_half": 0, "smoothing_end": 0.0,
     "temporal_smoothing": 0.0, "weight_bound": 4.0, "bijectors": 5,
     "flow_hidden": (400, 400), "flow_lr": 1e-4, "l2": 1e-5, "flow_delay": 8000, "early_delay": 0,
     "early_updates": 0, "density_only": 8000, "actor_start": 9000,
@@ -116,6 +117,8 @@ _RATIO = {
     "bijectors": 4, "flow_hidden": (64, 64), "flow_lr": 1e-3, "flow_delay": 500,
     "density_only": 1000, "actor_start": 1500, "short": 20_000,
 }  # fmt: skip
+# The same without flows, which has no use for updates of densities alone.
+_KERNEL = {**_RATIO, "density": "kernel", "pool": 1000, "density_only": 0, "actor_start": 500}
 
 # The rivals on MuJoCo's walkers, each with the settings its own authors used there, as far as they
 # apply: GAIL's in OpenAI's baselines (which the paper ran), with PPO in place of TRPO.
@@ -145,7 +148,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "vdi": {
         "default": {}, "paper": _PAPER_VDI, "paper-humanoid": _PAPER_HUMANOID,
-        "cheetah": _CHEETAH, "humanoid": _HUMANOID, "ratio": _RATIO, "authors": _AUTHORS,
+        "cheetah": _CHEETAH, "humanoid": _HUMANOID, "ratio": _RATIO, "kernel": _KERNEL,
+        "authors": _AUTHORS,
     },
     "bc": {"default": {}, "walkers": _BC_WALKERS},
     "dac": {"default": {}, "walkers": _DAC_WALKERS},
@@ -168,6 +172,7 @@ _CHOICES = {
     "goal_input": ["relative", "absolute"],
     "strategy": [*STRATEGIES, "paper"],
     "combine": list(COMBINE),
+    "density": list(DENSITIES),
     "td_goals": list(GOALS),
     "actor_goals": list(GOALS),
     "offsets": ["geometric", "uniform"],
@@ -418,6 +423,12 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
     else:
         _require(s["combine"] != "reward", "combine = reward is for goals, so for uvd only")
         _require(s["bijectors"] >= 1, "bijectors = 0 must be at least 1")
+        _require(
+            s["density"] == "flow"
+            or (s["combine"] in ("sum", "max") and s["horizon"] == 1 and s["smoothing"] > 0),
+            "density = kernel is of one step and has a width: take combine = sum or max, horizon = "
+            "1 and a smoothing",
+        )
         _require(s["pool"] >= 0, f"pool = {s['pool']} must not be negative")
         _require(
             not s["pool"] or s["combine"] == "sum",

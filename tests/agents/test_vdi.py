@@ -377,6 +377,85 @@ def test_densities_of_a_linear_system_are_as_they_should_be():
     assert np.mean(abs(log_d - true_d)) < 0.15
 
 
+KERNEL = {**SMALL, "density": "kernel", "combine": "sum", "horizon": 1, "smoothing": 0.7}
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_kernels_are_gaussians_around_the_states_that_were_met(average):
+    config = build("vdi", "default", {**KERNEL, "average": average, "short": 9})
+    spec, rng = make_spec(), np.random.default_rng(0)
+    densities, live = make_densities(config, spec), [0, 2]
+    scale, root = np.asarray(spec.norm.obs_scale)[live], 2 if average else 1
+    batch, target, width = make_batch(rng), rng.normal(size=(N, OBS)).astype(np.float32), 0.4
+
+    def gaussian(x, mean):
+        return stats.norm.pdf((x[..., live] - mean[..., live]) / scale, scale=width).prod(-1)
+
+    f = np.exp(densities.log_f(width, spec.norm, batch.obs, batch.action, target, batch.next_obs))
+    np.testing.assert_allclose(f, gaussian(target, batch.next_obs) ** (1 / root), 1e-4, 1e-30)
+
+    obs = rng.normal(size=(3, 5, OBS))
+    ring = make_ring(obs, rng.normal(size=(3, 4, ACTION)))
+    met = np.concatenate([x[:-1] for x in obs])[-9:]  # where the newest transitions began
+    d = np.exp(densities.log_d(width, spec.norm, jnp.asarray(target[:6]), ring))
+    want = gaussian(target[:6, None], met[None]).mean(1) ** (1 / root)
+    np.testing.assert_allclose(d, want, rtol=1e-4)
+    peak = gaussian(target[0], target[0]) * (width / 0.7) ** 2
+    assert math.exp(root * densities.log_bound) == pytest.approx(peak, rel=1e-5)
+
+    # One that has seen less than the short memory holds counts what there is, and no more.
+    few = make_ring(obs[:1], rng.normal(size=(1, 4, ACTION)))
+    d = np.exp(densities.log_d(width, spec.norm, jnp.asarray(target[:6]), few))
+    want = gaussian(target[:6, None], obs[0][None, :-1]).mean(1) ** (1 / root)
+    np.testing.assert_allclose(d, want, rtol=1e-4)
+
+
+def test_a_pool_of_kernels_is_all_states_around_the_next_one(monkeypatch):
+    """With a pool as large as what is shown, F / d is its mean over all states, none drawn."""
+    spec, seen = make_spec(demos=4), {}
+    config = build("vdi", "default", {**KERNEL, "pool": 4, "weight_bound": 3.0, "gamma": 0.9})
+    real = vdi.make_target
+
+    def spy(config, densities, head, flow, pool):
+        inner = real(config, densities, head, flow, pool)
+
+        def target_fn(state, batch, goal, key):
+            # Q' is whatever the target has besides F.
+            q, _ = vdi.next_value(config.td3, head, state, batch, goal, key, vdi.free_policy)
+            target, metrics = inner(state, batch, goal, key)
+            seen.update(batch=batch, target=target, q=q, width=flow)
+            return target, metrics
+
+        return target_fn
+
+    monkeypatch.setattr(vdi, "make_target", spy)
+    rng = np.random.default_rng(0)
+    ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)), True)
+    d = 5 * np.array([0.1, 1.0, 2.0, 0.9])
+    state = fresh(config, spec)._replace(log_d=jnp.log(d))
+    make_vdi(config, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
+    assert float(seen["width"]) == pytest.approx(0.7)
+    live, scale = [0, 2], np.asarray(spec.norm.obs_scale)[[0, 2]]
+    gap = (spec.demos.obs[:, None] - np.asarray(seen["batch"].next_obs))[..., live] / scale
+    f = np.sqrt(stats.norm.pdf(gap, scale=0.7).prod(-1))  # [state, batch], a root of two columns
+    ratio = (f * np.minimum(1 / d, 3.0 / 5)[:, None]).mean(0)
+    want = (0.1 * ratio + 0.9 * np.asarray(seen["q"])) * ~np.asarray(seen["batch"].terminated)
+    assert (want > 0).any()
+    assert np.asarray(seen["batch"].terminated).any()
+    np.testing.assert_allclose(seen["target"], np.maximum(want, 0), rtol=1e-4, atol=1e-6)
+
+
+def test_kernels_narrow_with_the_smoothing():
+    _, states, logged = history(
+        {**KERNEL, "smoothing_half": 2, "smoothing_end": 0.2, "flow_delay": 2, "pool": 12}, 6
+    )
+    widths = [float(s.future_target) for s in states[1:]]  # as of the last copy
+    want = 0.7 * 0.5 ** np.array([0, 0, 1, 1, 2, 2.0])
+    np.testing.assert_allclose(widths, np.maximum(want, 0.2), rtol=1e-5)
+    for metrics in logged:
+        assert all(np.isfinite(x).all() for x in metrics.values())
+
+
 def history(settings, updates):
     """States after each update of a small agent on noise, from update 0 on."""
     spec = make_spec()

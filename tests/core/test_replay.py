@@ -133,6 +133,8 @@ def test_ring_is_a_list_of_episodes(plays, capacity, newest):
     key = jax.random.key(len(plays))
     assert drawn(ring, draw(ring, key)) == set(live)
     assert drawn(ring, draw_newest(ring, key, newest)) == set(live[-newest:])
+    rows, there = replay.newest(ring, newest)
+    assert ring.obs[rows[there], 0].tolist() == live[: -newest - 1 : -1]
 
 
 def test_episode_may_fill_the_ring():

@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,9 @@ class VDIConfig:
             gamma=0.995, critic_head="huber", action_penalty=0.01, actor_start=500
         )
     )
+    density: str = "flow"
+    """What F and d are: flow (learned), or kernel (sums of the smoothing's own Gaussians around the
+    states that were met, which is what a flow learns one step ahead)."""
     combine: str = "max"
     """How density and TD meet in the target: max (Algorithm 2), max-next, max-paper, sum."""
     horizon: int = 4
@@ -74,8 +77,8 @@ class VDIConfig:
     """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
     pool: int = 0
     """Demonstration states that a target takes together (with `sum`): one critic learns Eq. 8 as a
-    whole, the mean of F(t | s, a) / d(t), or of its root. 0: it is asked for one state at a time,
-    as the paper's is."""
+    whole, the mean of F(t | s, a) / d(t), or of its root. As many as there are, or more: all of
+    them, none drawn. 0: the critic is asked for one state at a time, as the paper's is."""
     weight_bound: float = 4.0
     """A demonstration state is drawn with weight mean d / d(t), at most this."""
     bijectors: int = 5
@@ -136,8 +139,9 @@ class Flows(NamedTuple):
 class Pool(NamedTuple):
     """Demonstration states that a target takes together."""
 
-    states: jax.Array  # [pool, batch, live], drawn by weight
-    # The mean of F / exp(log_unit) over such draws is that of F / d over all states, 1 / d bounded.
+    states: jax.Array  # [pool, batch, live]
+    # The mean of F / exp(log_unit) over the pool is that of F / d over all demonstration states,
+    # 1 / d bounded: one unit where they are drawn by weight, [pool, 1] where all are here.
     log_unit: jax.Array
 
 
@@ -145,8 +149,8 @@ class Densities(NamedTuple):
     """Both densities, seen from the algorithm: whole observations in the task's own units."""
 
     init: Callable[[jax.Array], Flows]
-    log_f: Callable[..., jax.Array]  # (params, norm, obs, action, target)
-    log_d: Callable[..., jax.Array]  # (params, norm, obs)
+    log_f: Callable[..., jax.Array]  # (params, norm, obs, action, target, next_obs)
+    log_d: Callable[..., jax.Array]  # (params, norm, obs, ring)
     log_both: Callable[..., jax.Array]  # (flows, norm, obs, action, target, noise)
     live: np.ndarray  # the observation's columns that they are over
     root: int  # N where logits are averaged, or 1
@@ -170,15 +174,24 @@ def free_policy(actor: MLP, norm: Norm) -> Policy:
     return Policy(actor, norm._replace(goal_shift=none, goal_scale=none, seen=None))
 
 
-def make_densities(config: VDIConfig, spec: Spec) -> Densities:
-    """F(t | s, a) over what changes until then, and d(s)."""
+def end_width(config: VDIConfig) -> float:
+    """The smoothing that is left in the end."""
+    return config.smoothing_end if config.smoothing_half else config.smoothing
+
+
+def log_peak(dim: int, width: float) -> float:
+    """The logarithm of a Gaussian's largest value."""
+    return -dim * math.log(width * math.sqrt(2 * math.pi))
+
+
+def flow_densities(config: VDIConfig, spec: Spec) -> Densities:
+    """F(t | s, a) over what changes until then, and d(s), by maximum likelihood."""
     live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
     dim = len(live)
     flow = make_flow(dim, spec.obs_dim + spec.action_dim, config.bijectors, config.flow_hidden)
     root = dim if config.average else 1
-    narrowest = config.smoothing_end if config.smoothing_half else config.smoothing
-    peak = -dim * math.log(narrowest * math.sqrt(2 * math.pi)) if narrowest else 1e9
-    log_bound = min(flow.log_bound, peak) / root
+    narrowest = end_width(config)
+    log_bound = min(flow.log_bound, log_peak(dim, narrowest) if narrowest else 1e9) / root
 
     log_prob = jax.vmap(flow.log_prob, (None, 0, 0))
 
@@ -190,10 +203,10 @@ def make_densities(config: VDIConfig, spec: Spec) -> Densities:
         x = ((obs - norm.obs_shift) / norm.obs_scale)[..., live]
         return x, jnp.zeros((len(obs), spec.obs_dim + spec.action_dim))
 
-    def log_f(params, norm, obs, action, target):
+    def log_f(params, norm, obs, action, target, next_obs=None):
         return log_prob(params, *ahead(norm, obs, action, target)) / root
 
-    def log_d(params, norm, obs):
+    def log_d(params, norm, obs, ring=None):
         return log_prob(params, *here(norm, obs)) / root
 
     def log_both(flows, norm, obs, action, target, noise):
@@ -210,6 +223,46 @@ def make_densities(config: VDIConfig, spec: Spec) -> Densities:
     return Densities(init, log_f, log_d, log_both, live, root, log_bound, smoothing)
 
 
+def kernel_densities(config: VDIConfig, spec: Spec) -> Densities:
+    """The same without learning: Gaussians of the smoothing's width around states that were met.
+
+    F has one around s'. Its mean over all s' that follow (s, a) is the smoothed density of the next
+    state, which is what TD takes in the end: the target of a `sum` is linear in F. d has one around
+    each state of the short memory. Their parameters are their widths.
+    """
+    flow = flow_densities(config, spec)
+    live, root, narrowest = flow.live, flow.root, end_width(config)
+
+    def log_kernel(width, norm, obs, target):
+        x = (target - obs)[..., live] / norm.obs_scale[live] / width
+        return log_peak(len(live), 1.0) - len(live) * jnp.log(width) - 0.5 * (x**2).sum(-1)
+
+    def log_f(width, norm, obs, action, target, next_obs):
+        return log_kernel(width, norm, next_obs, target) / root
+
+    def log_d(width, norm, obs, ring):
+        met, valid = replay.newest(ring, config.short)
+
+        def of(one):
+            return jax.nn.logsumexp(log_kernel(width, norm, ring.obs[met], one), where=valid)
+
+        return (jax.lax.map(of, obs) - jnp.log(jnp.maximum(valid.sum(), 1))) / root
+
+    def init(key: jax.Array) -> Flows:
+        return Flows(jnp.full(2, config.smoothing))
+
+    log_bound = log_peak(len(live), narrowest) / root
+    return flow._replace(init=init, log_f=log_f, log_d=log_d, log_bound=log_bound)
+
+
+DENSITIES = {"flow": flow_densities, "kernel": kernel_densities}
+
+
+def make_densities(config: VDIConfig, spec: Spec) -> Densities:
+    """F(t | s, a) and d(s), learned or not."""
+    return DENSITIES[config.density](config, spec)
+
+
 def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
     """Of the likelihood plus an L2 penalty."""
     return optax.chain(optax.add_decayed_weights(config.l2), optimiser(config.td3, config.flow_lr))
@@ -223,7 +276,12 @@ def density_step(
     key: jax.Array,
     step: jax.Array,
 ) -> tuple[VDIState, Metrics]:
-    """One step of maximum likelihood of both densities on the short memory (Alg. 2, 4-8)."""
+    """One step of maximum likelihood of both densities on the short memory (Alg. 2, 4-8).
+
+    Kernels have nothing to learn: they narrow.
+    """
+    if config.density == "kernel":
+        return state._replace(flows=Flows(jnp.full(2, densities.smoothing(step)))), {}
     key_rows, key_offset, key_noise = jax.random.split(key, 3)
     n = config.td3.batch
     batch = replay.fetch(ring, replay.sample(ring, key_rows, n, config.short))
@@ -278,20 +336,22 @@ def make_target(
     """
     gamma = config.td3.gamma
     log_unit = 0.0 if pool is None else pool.log_unit
-    bound = jnp.exp(densities.log_bound - log_unit)
+    bound = jnp.exp(densities.log_bound - log_unit).mean()
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
-        def density(obs: jax.Array, action: jax.Array) -> jax.Array:
-            def of(goal: jax.Array) -> jax.Array:
+        def density(obs: jax.Array, action: jax.Array, next_obs: Any = None) -> jax.Array:
+            def log_f(goal: jax.Array) -> jax.Array:
                 target = obs.at[:, densities.live].set(goal)
-                log_f = densities.log_f(flow, state.norm, obs, action, target)
-                return jnp.exp(jnp.minimum(log_f, densities.log_bound) - log_unit)
+                log_f = densities.log_f(flow, state.norm, obs, action, target, next_obs)
+                return jnp.minimum(log_f, densities.log_bound)
 
-            return of(goal) if pool is None else jax.vmap(of)(pool.states).mean(0)
+            if pool is None:
+                return jnp.exp(log_f(goal))
+            return jnp.exp(jax.vmap(log_f)(pool.states) - log_unit).mean(0)
 
         q, action = next_value(config.td3, head, state, batch, goal, key, free_policy)
         signals = Signals(
-            lambda: density(batch.obs, batch.action),
+            lambda: density(batch.obs, batch.action, batch.next_obs),
             lambda: density(batch.next_obs, action),
             lambda: jnp.zeros(()),
             q,
@@ -354,7 +414,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         flows = state.flows
         future_target, log_d = jax.lax.cond(
             step % delay == 0,
-            lambda: (flows.future, densities.log_d(flows.state, state.td3.norm, demos.obs)),
+            lambda: (flows.future, densities.log_d(flows.state, state.td3.norm, demos.obs, ring)),
             lambda: (state.future_target, state.log_d),
         )
         state = state._replace(future_target=future_target, log_d=log_d)
@@ -364,8 +424,13 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
 
         def improve(td3: TD3State) -> tuple[TD3State, Metrics]:
             if config.pool:
-                states = goals[draw(key_td, weight, config.pool * n)].reshape(config.pool, n, -1)
-                log_unit = log_mean(state.log_d) - log_mean(log_weight)
+                if config.pool < len(goals):
+                    drawn = draw(key_td, weight, config.pool * n)
+                    states = goals[drawn].reshape(config.pool, n, -1)
+                    log_unit = log_mean(state.log_d) - log_mean(log_weight)
+                else:
+                    states = jnp.broadcast_to(goals[:, None], (len(goals), n, goals.shape[1]))
+                    log_unit = (log_mean(state.log_d) - log_weight)[:, None]
                 # Who is too far from everything to count is not to count infinitely.
                 pool = Pool(states, jnp.maximum(log_unit, densities.log_bound - FARTHEST))
                 goal = actor_goal = jnp.zeros((n, 0))

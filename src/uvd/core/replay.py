@@ -138,6 +138,12 @@ def sample(ring: Ring, key: jax.Array, n: int, newest: int | None = None) -> jax
     return ring.order[number % len(ring.order)]
 
 
+def newest(ring: Ring, n: int) -> tuple[jax.Array, jax.Array]:
+    """Rows of the n newest transitions, and which of them there are."""
+    number = ring.last - 1 - jnp.arange(min(n, len(ring.order)))
+    return ring.order[number % len(ring.order)], number >= ring.first
+
+
 def fetch(ring: Ring, row: jax.Array) -> Batch:
     """The transitions that start in these rows."""
     after = (row + 1) % len(ring.order)
