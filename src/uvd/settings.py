@@ -70,8 +70,8 @@ _PAPER_VDI = {
     "actor_lr": 3e-4, "critic_lr": 3e-4, "tau": 0.005, "policy_delay": 1, "critic_head": "linear",
     "noise": 0.3, "late_noise": 0.1, "late_updates": 25_000, "capacity": 1_500_000,
     "short": 500_000, "updates_per_step": 0.1, "density": "flow", "combine": "max",
-    "horizon": 4, "average": True, "pool": 0, "smoothing": 0.1, "smoothing_half": 0, "smoothing_end": 0.0,
-    "temporal_smoothing": 0.0, "weight_bound": 4.0, "bijectors": 5,
+    "horizon": 4, "average": True, "pool": 0, "smoothing": 0.1, "smoothing_half": 0,
+    "smoothing_end": 0.0, "temporal_smoothing": 0.0, "weight_bound": 4.0, "bijectors": 5,
     "flow_hidden": (400, 400), "flow_lr": 1e-4, "l2": 1e-5, "flow_delay": 8000, "early_delay": 0,
     "early_updates": 0, "density_only": 8000, "actor_start": 9000,
 }  # fmt: skip

@@ -123,7 +123,7 @@ class VDIState(NamedTuple):
 class Flows(NamedTuple):
     """Parameters of both densities, one stack: they learn in the same products."""
 
-    nets: Params  # [2, ...]
+    nets: Any  # `Params` of flows, [2, ...]; of kernels their widths, [2]
 
     @property
     def future(self) -> Params:
