@@ -68,6 +68,9 @@ def test_a_method_keeps_its_colour(runs):
     among = curves.run_styles([{**ratio, "preset": "cheetah"}, ratio], ["VDI", "VDI-RATIO"])
     assert alone["VDI-RATIO"] == among["VDI-RATIO"]
     assert among["VDI"].color != alone["VDI-RATIO"].color == curves.COLORS["vdi"][1]
+    kernel = {"algorithm": "vdi", "preset": "kernel-humanoid"}
+    assert curves.method_of(kernel) == "vdi-kernel"
+    assert curves.run_styles([kernel], ["K"])["K"].color == curves.COLORS["vdi"][2]
     unknown = curves.run_styles([{"algorithm": "new"}], ["NEW"])
     assert unknown["NEW"].color in curves.OTHERS
 

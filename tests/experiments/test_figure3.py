@@ -41,24 +41,27 @@ def panels(tmp_path, monkeypatch):
     humanoid = figure3.PANELS["humanoid"]._replace(
         task=WALK, demos=str(line), run={"episode_steps": 5}
     )
+    own = {name: own._replace(run={}) for name, own in humanoid.own.items()}
+    humanoid = humanoid._replace(own=own)
     monkeypatch.setattr(figure3, "PANELS", {"cheetah": cheetah, "humanoid": humanoid})
     monkeypatch.setattr(figure3, "random_returns", lambda task: np.array([5.0, 15.0]))
     return tmp_path / "out"
 
 
 def test_the_figure_shows_all_that_was_run(panels, calls):
-    methods = ("bc", "vdi", "vdi-ratio")
+    methods = ("bc", "vdi", "vdi-ratio", "vdi-kernel")
     figure3.reproduce(panels, ("humanoid",), methods, 3, grid=("1x2", "2x5"))
     assert set(calls) == {f"envs-Walk-v0-{m}-{g}" for m in methods for g in ("1x2", "2x5")}
     one = imread(panels / "figure3.png").shape
     figure3.reproduce(panels, ("cheetah",), ("gail",), 2, grid=("1x20",))
-    assert len(calls) == 7
+    assert len(calls) == 9
     assert imread(panels / "figure3.png").shape[1] > 1.5 * one[1]
     shown = {path.name: Run.open(path).config["demos"] for path in (panels / "runs").iterdir()}
     assert {s["trajectories"] for n, s in shown.items() if n.endswith("1x2")} == {1}
     assert "previous_action" not in shown["envs-Walk-v0-bc-1x2"]  # VDI's alone
     assert shown["envs-Walk-v0-vdi-1x2"]["previous_action"]
     assert shown["envs-Walk-v0-vdi-ratio-1x2"]["previous_action"]
+    assert shown["envs-Walk-v0-vdi-kernel-1x2"]["previous_action"]
     kept = Run.open(panels / "envs-Walk-v0-vdi-1x2").config
     assert kept["demos"]["demos"] == "line.h5"  # not where it lay
     assert kept["preset"] == "humanoid"
@@ -121,11 +124,16 @@ def test_the_papers_sizes():
         assert p.steps["vdi"] == p.steps["gail"] == steps
         assert p.steps.keys() == figure3.METHODS.keys()
         jobs = figure3.make_jobs(panel, list(figure3.METHODS), [Amount(1, 20)], 5, None)
-        assert [job.preset for job in jobs] == [panel, "ratio", "walkers", "walkers", "walkers"]
-        assert [job.algorithm for job in jobs] == ["vdi", "vdi", "gail", "dac", "bc"]
-        assert jobs[2].run["envs"] == 16
-        assert jobs[1].settings == ({"smoothing": 1.2} if panel == "humanoid" else {})
+        human = panel == "humanoid"
+        kernel = "kernel-humanoid" if human else "kernel"
+        assert [job.preset for job in jobs] == [panel, "ratio", kernel, *["walkers"] * 3]
+        assert [job.algorithm for job in jobs] == ["vdi", "vdi", "vdi", "gail", "dac", "bc"]
+        assert jobs[3].run["envs"] == 16
+        assert jobs[1].settings == ({"smoothing": 1.2} if human else {})
         assert jobs[1].demos == jobs[0].demos
+        assert jobs[2].demos["previous_action"]
+        assert jobs[2].run.get("late_steps") == (400_000 if human else None)
+        assert jobs[3].run.get("late_steps") == (1_200_000 if human else None)
     assert Amount.parse("1x20").pairs(1000) == 50
     assert Amount.parse("5x100") == (5, 100)
     assert Amount(1, 100).pairs(1000) == 10

@@ -30,7 +30,7 @@ COLORS: dict[str, tuple[str, ...]] = {
 }
 OTHERS = ("#cc79a7", "#b3a000", "#a0522d", "#4682b4")  # algorithms without colours of their own
 HER_COLORS = {"future": 0, "paper": 1, "final": 2, "episode": 3}
-RATIO_COLOR = 1  # VDI's preset of that name is a method of its own
+VDI_COLORS = {"vdi": 0, "vdi-ratio": 1, "vdi-kernel": 2}
 DASHES = ("-", "--", "-.", ":")
 LONGER = 10  # steps are drawn by their logarithm where one run has so many times another's
 AXIS_NAMES = {
@@ -41,6 +41,12 @@ AXIS_NAMES = {
 Config = Mapping[str, Any]
 Name = Callable[[Config], str]
 Labels = Callable[[Sequence[Config]], list[str]]
+
+
+def method_of(config: Config) -> str:
+    """The method that a run is of: some presets of VDI are methods of their own."""
+    variant = f"{config['algorithm']}-{config.get('preset', '').split('-')[0]}"
+    return variant if variant in VDI_COLORS else config["algorithm"]
 
 
 def task_name(config: Config) -> str:
@@ -108,8 +114,8 @@ def run_styles(configs: Sequence[Config], labels: Sequence[str]) -> dict[str, St
         place = next(places[algorithm if algorithm in COLORS else "others"])
         if algorithm == "her":
             place = HER_COLORS.get(config["settings"]["strategy"], place)
-        elif config.get("preset") == "ratio":
-            place = RATIO_COLOR
+        elif algorithm == "vdi" and method_of(config) != "vdi":
+            place = VDI_COLORS[method_of(config)]
         style = Style(palette[place % len(palette)], DASHES[place % len(DASHES)])
         while style in styles.values() and place < len(DASHES):  # another label has this line
             place += 1

@@ -43,6 +43,15 @@ class Method(NamedTuple):
     settings: dict[str, Any]
 
 
+class Own(NamedTuple):
+    """What a method has of its own on one of the tasks."""
+
+    preset: str = ""
+    settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+    run: dict[str, int] = {}  # noqa: RUF012
+    demos: dict[str, Any] = {}  # noqa: RUF012
+
+
 class Panel(NamedTuple):
     """One of the figure's panels."""
 
@@ -51,41 +60,49 @@ class Panel(NamedTuple):
     demos: str
     grid: tuple[str, ...]
     steps: dict[str, int]
-    vdi: dict[str, Any]
-    """What VDI alone is shown besides: the paper's humanoid sees its previous action."""
     run: dict[str, int]
-    """Where training episodes are cut, of every method: who has fallen learns little lying."""
-    settings: dict[str, dict[str, Any]]
-    """A method's settings that are not its preset's: a wide kernel goes by the columns' number."""
+    """Where training episodes are cut: who has fallen learns little lying."""
+    own: dict[str, Own]
+    """By method."""
 
 
 METHODS = {
-    "vdi": Method("vdi", "", 2, 4.0, {}),  # its preset is the panel's
+    "vdi": Method("vdi", "", 2, 4.0, {}),
     "vdi-ratio": Method("vdi", "ratio", 1, 6.0, {}),
+    "vdi-kernel": Method("vdi", "kernel", 1, 3.0, {}),
     "gail": Method("gail", "walkers", 16, 0.3, {}),
     "dac": Method("dac", "walkers", 2, 4.0, {}),
     "bc": Method("bc", "walkers", 1, 8.0, {"updates_per_step": 5.0}),  # 100 000 updates
 }
+_BEFORE = {"previous_action": True}
 PANELS = {
     "cheetah": Panel(
         "HalfCheetahNonExploitable-v0", "(a) HalfCheetah", "halfcheetah-expert",
         ("1x100", "1x20", "5x20"),
         {
-            "vdi": 10_000_000, "vdi-ratio": 1_000_000, "gail": 10_000_000, "dac": 1_000_000,
-            "bc": 20_000,
+            "vdi": 10_000_000, "vdi-ratio": 1_000_000, "vdi-kernel": 600_000, "gail": 10_000_000,
+            "dac": 1_000_000, "bc": 20_000,
         },
-        {}, {}, {},
+        {},
+        {"vdi": Own("cheetah"), "vdi-kernel": Own(demos=_BEFORE)},
     ),
     "humanoid": Panel(
         "HumanoidNonExploitable-v0", "(b) Humanoid", "humanoid-expert",
         ("1x20", "5x20", "20x20"),
         {
-            "vdi": 25_000_000, "vdi-ratio": 2_000_000, "gail": 25_000_000, "dac": 1_000_000,
-            "bc": 20_000,
+            "vdi": 25_000_000, "vdi-ratio": 2_000_000, "vdi-kernel": 800_000, "gail": 25_000_000,
+            "dac": 1_000_000, "bc": 20_000,
         },
-        {"previous_action": True},
         {"episode_steps": 200, "late_episode_steps": 500, "late_steps": 1_200_000},
-        {"vdi-ratio": {"smoothing": 1.2}},
+        {
+            "vdi": Own("humanoid", demos=_BEFORE),
+            "vdi-ratio": Own(settings={"smoothing": 1.2}, demos=_BEFORE),
+            "vdi-kernel": Own(
+                "kernel-humanoid",
+                run={"late_episode_steps": 1000, "late_steps": 400_000},
+                demos=_BEFORE,
+            ),
+        },
     ),
 }  # fmt: skip
 WATCHED = (
@@ -97,8 +114,9 @@ NOTE = """\
 Share: the mean return of the fixed evaluation episodes at the last report, without exploration, as
 a share of the expert's, random play being 0; interquartile mean over seeds with a 95 % bootstrap
 interval, and the worst seed. Return: the mean over seeds. Shown: trajectories × pairs taken of
-each. VDI and VDI-RATIO (its preset `ratio`, which has another target than the paper's) read no
-demonstrated actions, but on Humanoid the action before as part of the state; the others read them.
+each. VDI-RATIO and VDI-KERNEL (its presets of these names) have another target than the paper's.
+VDI and VDI-RATIO read no demonstrated actions, but on Humanoid the action before as part of the
+state; VDI-KERNEL reads the action before on both tasks, the others the action.
 Training episodes on Humanoid are cut (a run's config.toml says where); these are not.
 Max target: the critic's largest target in the whole run, as a share of its bound.
 Finite: every metric of every report is a number.
@@ -151,15 +169,12 @@ def make_jobs(
             m.algorithm, p.task,
             {
                 "seeds": seeds, "steps": p.steps[name] if steps is None else steps,
-                "envs": m.envs, "eval_episodes": EVAL_EPISODES, **p.run,
+                "envs": m.envs, "eval_episodes": EVAL_EPISODES, **p.run, **own.run,
             },
-            m.pace, {**m.settings, **p.settings.get(name, {})}, m.preset or panel,
-            {
-                "demos": demos or p.demos, **amount._asdict(),
-                **(p.vdi if m.algorithm == "vdi" else {}),
-            },
+            m.pace, {**m.settings, **own.settings}, own.preset or m.preset,
+            {"demos": demos or p.demos, **amount._asdict(), **own.demos},
         )
-        for name, m in ((name, METHODS[name]) for name in methods)
+        for name, m, own in ((name, METHODS[name], p.own.get(name, Own())) for name in methods)
         for amount in amounts
     ]  # fmt: skip
 
@@ -252,7 +267,7 @@ def read(out: Path) -> list[Found]:
         share = (returns - ends["random"]) / (ends["expert"] - ends["random"])
         found.append(
             Found(
-                path, task, method_of(config), amount, amount.pairs(ends["steps"]), returns,
+                path, task, curves.method_of(config), amount, amount.pairs(ends["steps"]), returns,
                 share, rows[-1]["step"], rows[-1]["seconds"], Health.of(rows),
             )
         )  # fmt: skip
@@ -265,11 +280,6 @@ def read(out: Path) -> list[Found]:
     return sorted(found, key=place)
 
 
-def method_of(config: curves.Config) -> str:
-    """The method that a run is of."""
-    return "vdi-ratio" if config["preset"] == "ratio" else config["algorithm"]
-
-
 def shown_to(config: curves.Config) -> str:
     """A run's task and how much of it was shown."""
     amount = Amount.of(config)
@@ -278,7 +288,7 @@ def shown_to(config: curves.Config) -> str:
 
 def methods_of(configs: Sequence[curves.Config]) -> list[str]:
     """What runs are called where presets differ by task."""
-    return [method_of(config).upper() for config in configs]
+    return [curves.method_of(config).upper() for config in configs]
 
 
 def tabulate(found: Sequence[Found]) -> Sheet:
@@ -333,7 +343,7 @@ def draw_shares(found: Sequence[Found], out: Path) -> None:
             own = [f for f in here if f.method == method]
             at = [amounts.index(f.shown) for f in own]
             middle, low, high = np.transpose([statistics.interval(f.share) for f in own])
-            place = curves.RATIO_COLOR if method == "vdi-ratio" else 0
+            place = curves.VDI_COLORS.get(method, 0)
             color = curves.COLORS[METHODS[method].algorithm][place]
             ax.fill_between(at, low, high, color=color, alpha=0.18, lw=0)
             lines[method] = ax.errorbar(
