@@ -434,10 +434,8 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
         _require(s["combine"] != "reward", "combine = reward is for goals, so for uvd only")
         _require(s["bijectors"] >= 1, "bijectors = 0 must be at least 1")
         _require(
-            s["density"] == "flow"
-            or (s["combine"] in ("sum", "max") and s["horizon"] == 1 and s["smoothing"] > 0),
-            "density = kernel is of one step and has a width: take combine = sum or max, horizon = "
-            "1 and a smoothing",
+            s["density"] == "flow" or (s["pool"] > 0 and s["smoothing"] > 0),
+            "density = kernel needs a pool and a smoothing above 0: its values count in units of d",
         )
         _require(s["pool"] >= 0, f"pool = {s['pool']} must not be negative")
         _require(

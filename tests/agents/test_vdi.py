@@ -103,7 +103,7 @@ def test_the_target_is_that_of_algorithm_2(settings):
     config = build("vdi", "default", {**SMALL, **settings})
     spec = make_spec()
     densities = make_densities(config, spec)
-    bound = math.exp(densities.log_bound)
+    bound = math.exp(densities.log_bound(None))
     head = HEADS[config.td3.critic_head](bound, 0.0)
     state = fresh(config, spec)
     critic = shaken(state.td3.critic_target, jax.random.key(1))
@@ -161,7 +161,9 @@ def test_a_pool_of_states_is_one_value():
     state = fresh(config, spec)
     td3 = state.td3._replace(critic_target=shaken(state.td3.critic_target, jax.random.key(1)))
     flow = shaken(state.flows.future, jax.random.key(2), 0.1)
-    densities = densities._replace(log_bound=math.log(0.35))  # so that some F exceed it
+    densities = densities._replace(
+        log_bound=lambda params: math.log(0.35)
+    )  # so that some F exceed it
     batch = make_batch(np.random.default_rng(3))
     pool = jnp.stack([batch.obs[::-1][:, [0, 2]] * x for x in (0.3, 0.6, 0.9)])
     head = HEADS["huber"](1.0, 0.0)
@@ -330,7 +332,7 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     # Where nothing is near any of them, the unit stays one that a float can divide by.
     far = state._replace(log_d=jnp.full(4, -1e3))
     make_vdi(pooled, spec).update(far, ring, jax.random.key(0), jnp.asarray(1))
-    top = make_densities(pooled, spec).log_bound
+    top = make_densities(pooled, spec).log_bound(None)
     assert float(asked["pool"].log_unit) == pytest.approx(top - vdi.FARTHEST)
 
 
@@ -400,8 +402,8 @@ def test_kernels_are_gaussians_around_the_states_that_were_met(average):
     d = np.exp(densities.log_d(width, spec.norm, jnp.asarray(target[:6]), ring))
     want = gaussian(target[:6, None], met[None]).mean(1) ** (1 / root)
     np.testing.assert_allclose(d, want, rtol=1e-4)
-    peak = gaussian(target[0], target[0]) * (width / 0.7) ** 2
-    assert math.exp(root * densities.log_bound) == pytest.approx(peak, rel=1e-5)
+    peak = gaussian(target[0], target[0])
+    assert math.exp(root * densities.log_bound(width)) == pytest.approx(peak, rel=1e-5)
 
     # One that has seen less than the short memory holds counts what there is, and no more.
     few = make_ring(obs[:1], rng.normal(size=(1, 4, ACTION)))
@@ -443,6 +445,23 @@ def test_a_pool_of_kernels_is_all_states_around_the_next_one(monkeypatch):
     assert (want > 0).any()
     assert np.asarray(seen["batch"].terminated).any()
     np.testing.assert_allclose(seen["target"], np.maximum(want, 0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_wide_kernel_is_not_judged_by_its_end(monkeypatch):
+    """What is too far to count goes by the width of now: the end's peak is far above any d."""
+    seen = {}
+    monkeypatch.setattr(vdi, "make_target", lambda *args: seen.update(pool=args[-1]))
+    monkeypatch.setattr(vdi, "learn", lambda config, head, td3, *args: (td3, {}))
+    ends = {"average": False, "pool": 4, "smoothing_half": 9, "smoothing_end": 1e-30}
+    spec, config = make_spec(demos=4), build("vdi", "default", {**KERNEL, **ends})
+    rng = np.random.default_rng(0)
+    ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
+    state, _ = make_vdi(config, spec).update(
+        fresh(config, spec), ring, jax.random.key(0), jnp.asarray(0)
+    )
+    d = np.exp(np.asarray(state.log_d, float))
+    unit = np.exp(np.asarray(seen["pool"].log_unit, float))[:, 0]
+    np.testing.assert_allclose(1 / unit, np.minimum(1 / d, 4 / d.mean()), rtol=1e-4)
 
 
 def test_kernels_narrow_with_the_smoothing():
@@ -529,7 +548,7 @@ def test_the_bound_is_that_of_kernel_or_flow():
     spec = make_spec()
     faded = {"smoothing": 2.0, "smoothing_half": 9, "smoothing_end": 0.5}
     wide, narrow, ends = (
-        make_densities(build("vdi", "default", {**SMALL, **settings}), spec).log_bound
+        make_densities(build("vdi", "default", {**SMALL, **settings}), spec).log_bound(None)
         for settings in ({"smoothing": 0.5}, {"smoothing": 1e-3}, faded)
     )
     assert wide == ends == pytest.approx(-math.log(0.5 * math.sqrt(2 * math.pi)))

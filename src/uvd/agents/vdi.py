@@ -47,7 +47,8 @@ class VDIConfig:
     """TD3's settings, the densities', and how demonstrations are weighed.
 
     The defaults suit tasks of the built-in size, the presets `cheetah` and `humanoid` the walkers,
-    `ratio` few demonstration states (a target of its own: docs/vdi.md);
+    `ratio`, `kernel` and `kernel-humanoid` few demonstration states (targets of their own:
+    docs/vdi.md);
     `paper` and `paper-humanoid` carry the paper's Table 2 as it is printed, `authors` its
     HalfCheetah as the authors' code has it.
     """
@@ -58,8 +59,8 @@ class VDIConfig:
         )
     )
     density: str = "flow"
-    """What F and d are: flow (learned), or kernel (sums of the smoothing's own Gaussians around the
-    states that were met, which is what a flow learns one step ahead)."""
+    """What F and d are: flow (learned), or, with a pool, kernel (the smoothing's own Gaussians
+    around the states that were met, which is what a flow learns one step ahead)."""
     combine: str = "max"
     """How density and TD meet in the target: max (Algorithm 2), max-next, max-paper, sum."""
     horizon: int = 4
@@ -154,7 +155,9 @@ class Densities(NamedTuple):
     log_both: Callable[..., jax.Array]  # (flows, norm, obs, action, target, noise)
     live: np.ndarray  # the observation's columns that they are over
     root: int  # N where logits are averaged, or 1
-    log_bound: float  # no F exceeds this: the flow's bound or the smoothing kernel's peak
+    log_bound: Callable[
+        [Any], Any
+    ]  # (params): no F exceeds it, the flow's bound or a kernel's peak
     smoothing: Callable[[jax.Array], jax.Array]  # of an update
 
 
@@ -174,24 +177,15 @@ def free_policy(actor: MLP, norm: Norm) -> Policy:
     return Policy(actor, norm._replace(goal_shift=none, goal_scale=none, seen=None))
 
 
-def end_width(config: VDIConfig) -> float:
-    """The smoothing that is left in the end."""
-    return config.smoothing_end if config.smoothing_half else config.smoothing
-
-
-def log_peak(dim: int, width: float) -> float:
-    """The logarithm of a Gaussian's largest value."""
-    return -dim * math.log(width * math.sqrt(2 * math.pi))
-
-
 def flow_densities(config: VDIConfig, spec: Spec) -> Densities:
     """F(t | s, a) over what changes until then, and d(s), by maximum likelihood."""
     live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
     dim = len(live)
     flow = make_flow(dim, spec.obs_dim + spec.action_dim, config.bijectors, config.flow_hidden)
     root = dim if config.average else 1
-    narrowest = end_width(config)
-    log_bound = min(flow.log_bound, log_peak(dim, narrowest) if narrowest else 1e9) / root
+    narrowest = config.smoothing_end if config.smoothing_half else config.smoothing
+    peak = -dim * math.log(narrowest * math.sqrt(2 * math.pi)) if narrowest else 1e9
+    bound = min(flow.log_bound, peak) / root
 
     log_prob = jax.vmap(flow.log_prob, (None, 0, 0))
 
@@ -220,39 +214,43 @@ def flow_densities(config: VDIConfig, spec: Spec) -> Densities:
     def smoothing(step: jax.Array) -> jax.Array:
         return fading(config.smoothing, config.smoothing_half, narrowest, step)
 
-    return Densities(init, log_f, log_d, log_both, live, root, log_bound, smoothing)
+    return Densities(init, log_f, log_d, log_both, live, root, lambda params: bound, smoothing)
 
 
 def kernel_densities(config: VDIConfig, spec: Spec) -> Densities:
     """The same without learning: Gaussians of the smoothing's width around states that were met.
 
     F has one around s'. Its mean over all s' that follow (s, a) is the smoothed density of the next
-    state, which is what TD takes in the end: the target of a `sum` is linear in F. d has one around
-    each state of the short memory. Their parameters are their widths.
+    state. d has one around each state of the short memory. Their parameters are their widths.
     """
     flow = flow_densities(config, spec)
-    live, root, narrowest = flow.live, flow.root, end_width(config)
+    live, root = flow.live, flow.root
+
+    def log_peak(width):
+        return -len(live) * jnp.log(width * math.sqrt(2 * math.pi))
 
     def log_kernel(width, norm, obs, target):
         x = (target - obs)[..., live] / norm.obs_scale[live] / width
-        return log_peak(len(live), 1.0) - len(live) * jnp.log(width) - 0.5 * (x**2).sum(-1)
+        return log_peak(width) - 0.5 * (x**2).sum(-1)
 
     def log_f(width, norm, obs, action, target, next_obs):
         return log_kernel(width, norm, next_obs, target) / root
 
     def log_d(width, norm, obs, ring):
-        met, valid = replay.newest(ring, config.short)
+        row, there = replay.newest(ring, config.short)
+        met = ring.obs[row]
 
         def of(one):
-            return jax.nn.logsumexp(log_kernel(width, norm, ring.obs[met], one), where=valid)
+            return jax.nn.logsumexp(log_kernel(width, norm, met, one), where=there)
 
-        return (jax.lax.map(of, obs) - jnp.log(jnp.maximum(valid.sum(), 1))) / root
+        return (jax.lax.map(of, obs) - jnp.log(jnp.maximum(there.sum(), 1))) / root
 
     def init(key: jax.Array) -> Flows:
-        return Flows(jnp.full(2, config.smoothing))
+        return Flows(jnp.full(2, config.smoothing, jnp.float32))
 
-    log_bound = log_peak(len(live), narrowest) / root
-    return flow._replace(init=init, log_f=log_f, log_d=log_d, log_bound=log_bound)
+    return flow._replace(
+        init=init, log_f=log_f, log_d=log_d, log_bound=lambda width: log_peak(width) / root
+    )
 
 
 DENSITIES = {"flow": flow_densities, "kernel": kernel_densities}
@@ -276,12 +274,7 @@ def density_step(
     key: jax.Array,
     step: jax.Array,
 ) -> tuple[VDIState, Metrics]:
-    """One step of maximum likelihood of both densities on the short memory (Alg. 2, 4-8).
-
-    Kernels have nothing to learn: they narrow.
-    """
-    if config.density == "kernel":
-        return state._replace(flows=Flows(jnp.full(2, densities.smoothing(step)))), {}
+    """One step of maximum likelihood of both densities on the short memory (Alg. 2, 4-8)."""
     key_rows, key_offset, key_noise = jax.random.split(key, 3)
     n = config.td3.batch
     batch = replay.fetch(ring, replay.sample(ring, key_rows, n, config.short))
@@ -304,6 +297,22 @@ def density_step(
     grads, metrics = jax.grad(density_loss, has_aux=True)(state.flows)
     updates, opt = make_optimiser(config).update(grads, state.flows_opt, state.flows)
     return state._replace(flows=optax.apply_updates(state.flows, updates), flows_opt=opt), metrics
+
+
+def kernel_step(
+    config: VDIConfig,
+    densities: Densities,
+    state: VDIState,
+    ring: Ring,
+    key: jax.Array,
+    step: jax.Array,
+) -> tuple[VDIState, Metrics]:
+    """Kernels have nothing to learn: they narrow."""
+    width = jnp.full(2, densities.smoothing(step), jnp.float32)
+    return state._replace(flows=Flows(width)), {}
+
+
+STEPS = {"flow": density_step, "kernel": kernel_step}
 
 
 def log_mean(log_x: jax.Array) -> jax.Array:
@@ -336,18 +345,19 @@ def make_target(
     """
     gamma = config.td3.gamma
     log_unit = 0.0 if pool is None else pool.log_unit
-    bound = jnp.exp(densities.log_bound - log_unit).mean()
+    log_bound = densities.log_bound(flow)
+    bound = jnp.exp(log_bound - log_unit).mean()
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
         def density(obs: jax.Array, action: jax.Array, next_obs: Any = None) -> jax.Array:
-            def log_f(goal: jax.Array) -> jax.Array:
+            def of(goal: jax.Array) -> jax.Array:
                 target = obs.at[:, densities.live].set(goal)
                 log_f = densities.log_f(flow, state.norm, obs, action, target, next_obs)
-                return jnp.minimum(log_f, densities.log_bound)
+                return jnp.minimum(log_f, log_bound)
 
             if pool is None:
-                return jnp.exp(log_f(goal))
-            return jnp.exp(jax.vmap(log_f)(pool.states) - log_unit).mean(0)
+                return jnp.exp(of(goal))
+            return jnp.exp(jax.vmap(of)(pool.states) - log_unit).mean(0)
 
         q, action = next_value(config.td3, head, state, batch, goal, key, free_policy)
         signals = Signals(
@@ -386,7 +396,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     demos = demonstrations(spec)
     densities = make_densities(config, spec)
     # A pool's values are of the order of 1 whatever the densities are.
-    bound = 1.0 if config.pool else math.exp(densities.log_bound)
+    bound = 1.0 if config.pool else math.exp(densities.log_bound(None))
     head = HEADS[config.td3.critic_head](bound, config.td3.critic_start)
     goals = demos.obs[:, densities.live]
     critic_spec = spec
@@ -408,7 +418,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
 
     def update(state: VDIState, ring: Ring, key: jax.Array, step: jax.Array):
         key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
-        state, metrics = density_step(config, densities, state, ring, key_density, step)
+        state, metrics = STEPS[config.density](config, densities, state, ring, key_density, step)
         early = config.early_delay or config.flow_delay
         delay = jnp.where(step < config.early_updates, early, config.flow_delay)
         flows = state.flows
@@ -432,7 +442,8 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
                     states = jnp.broadcast_to(goals[:, None], (len(goals), n, goals.shape[1]))
                     log_unit = (log_mean(state.log_d) - log_weight)[:, None]
                 # Who is too far from everything to count is not to count infinitely.
-                pool = Pool(states, jnp.maximum(log_unit, densities.log_bound - FARTHEST))
+                top = densities.log_bound(state.future_target)
+                pool = Pool(states, jnp.maximum(log_unit, top - FARTHEST))
                 goal = actor_goal = jnp.zeros((n, 0))
             else:
                 pool, goal = None, goals[jax.random.randint(key_td, (n,), 0, len(goals))]
