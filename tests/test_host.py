@@ -251,6 +251,29 @@ def counting_agent() -> Agent:
     )
 
 
+def test_an_average_is_evaluated_and_does_not_play(monkeypatch):
+    plain, task = counting_agent(), goal_task(ENV, {"ends": False})
+    agent = lagged(plain._replace(averaged=lambda updates: plain.policy(updates + 40)))
+    norm = Norm(*(np.zeros(n, np.float32) for n in (3, 3, 2, 2)))
+    spec = Spec(3, 2, 2, task.success, norm, (0, 1))
+    td3 = TD3Config(capacity=90, updates_per_step=0.1, noise=0.0, random=0.0)
+    play, actions = Workers.play, {}
+
+    def spy(self, jobs, policies):
+        played = play(self, jobs, policies)
+        actions[jobs[0].purpose] = np.concatenate([p.action for p in played])
+        return played
+
+    monkeypatch.setattr(Workers, "play", spy)
+    run, workers = RunSettings(seeds=1, envs=3), Workers(task, 1)
+    program = make_env_program(agent, task, spec, td3, run, 1, 0, workers)
+    learner, *_ = program.train(program.init(0, 1), jnp.asarray(0))  # 3 updates
+    program.evaluate(learner.agent, EVAL, 2)
+    program.close()
+    np.testing.assert_allclose(actions[TRAIN], 0.0, atol=1e-6)
+    np.testing.assert_allclose(actions[EVAL], 0.43, atol=1e-5)
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_cycle_is_played_by_the_policy_of_the_cycle_before_the_last(ends):
     task = goal_task(ENV, {"ends": ends})

@@ -69,7 +69,7 @@ def test_vdi_presets_are_table_2() -> None:
         ("uvd", "FetchPushSparse-v0", "fetch-precise"), ("her", "FetchPushSparse-v0", "fetch"),
         ("td3", "HumanoidNonExploitableTold-v0", "expert"), ("gail", "Humanoid-v5", "walkers"),
         ("vdi", "HalfCheetahNonExploitable-v0", "cheetah"), ("uvd", "PointPush-v0", "default"),
-        ("vdi", "FetchPush-v4", "default"),
+        ("vdi", "HumanoidNonExploitable-v0", "kernel-humanoid"), ("vdi", "FetchPush-v4", "default"),
     ],
 )  # fmt: skip
 def test_a_task_has_a_preset_that_suits_it(algorithm, task, preset) -> None:

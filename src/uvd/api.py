@@ -101,7 +101,7 @@ class Trained:
 
     def policy(self, seed: int | None = None) -> Actor:
         """The policy of one seed (the run's first if not given)."""
-        return Actor(self.plan.agent.policy(self.seed_state(seed)), self.plan.task)
+        return Actor(self.plan.agent.result(self.seed_state(seed)), self.plan.task)
 
     def rows(self) -> list[dict[str, Any]]:
         """The run's reports."""

@@ -54,7 +54,9 @@ def lagged(agent: Agent) -> Agent:
         inner, metrics = agent.update(state.state, ring, key, step)
         return state._replace(state=inner), metrics
 
-    return Agent(init, update, lambda state: agent.policy(state.state))
+    return Agent(
+        init, update, lambda state: agent.policy(state.state), lambda s: agent.result(s.state)
+    )
 
 
 def record(task: EnvTask, episodes: Sequence[Played]) -> Record:
@@ -210,6 +212,7 @@ def make_env_program(
     learn_jit = jax.jit(learn, donate_argnums=0)
     insert_jit = jax.jit(insert, donate_argnums=0)
     policy_jit = jax.jit(jax.vmap(agent.policy))
+    result_jit = jax.jit(jax.vmap(agent.result))
 
     def write(ring: Ring, episodes: Episode) -> Ring:
         # In pieces of one size, the last one padded, so that one trace serves any number.
@@ -298,7 +301,7 @@ def make_env_program(
         return learner._replace(ring=write(learner.ring, episodes))
 
     def evaluate(state: State, purpose: int, episodes: int) -> Metrics:
-        policies = packed(greedy(policy_jit(state)))
+        policies = packed(greedy(result_jit(state)))
         seeds = len(policies.packed)
         jobs = [Job(who, 0, purpose, i) for who in range(seeds) for i in range(episodes)]
         said = [scores(task, played) for played in workers.play(jobs, policies)]

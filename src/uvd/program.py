@@ -196,7 +196,7 @@ def make_program(
     def evaluate(state: State, purpose: int, episodes: int) -> Metrics:
         traces["evaluate"] = traces.get("evaluate", 0) + 1
         key = jax.random.key(purpose)
-        return jax.vmap(lambda s: evaluate_policy(task, agent.policy(s), key, episodes))(state)
+        return jax.vmap(lambda s: evaluate_policy(task, agent.result(s), key, episodes))(state)
 
     def refill(learner: Learner, episodes: Episode) -> Learner:
         return learner._replace(ring=jax.vmap(insert_all)(learner.ring, episodes))

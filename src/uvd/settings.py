@@ -72,6 +72,7 @@ _PAPER_VDI = {
     "short": 500_000, "updates_per_step": 0.1, "density": "flow", "combine": "max",
     "horizon": 4, "average": True, "pool": 0, "smoothing": 0.1, "smoothing_half": 0,
     "smoothing_end": 0.0, "temporal_smoothing": 0.0, "weight_bound": 4.0, "bijectors": 5,
+    "policy_average": 0,
     "flow_hidden": (400, 400), "flow_lr": 1e-4, "l2": 1e-5, "flow_delay": 8000, "early_delay": 0,
     "early_updates": 0, "density_only": 8000, "actor_start": 9000,
 }  # fmt: skip
@@ -123,11 +124,12 @@ _KERNEL = {
     **_RATIO,
     "density": "kernel", "pool": 1000, "density_only": 0, "actor_start": 500, "smoothing": 1.41,
     "smoothing_half": 60_000, "smoothing_end": 0.47, "late_noise": 0.07, "late_updates": 60_000,
+    "batch": 256, "lr_half": 200_000,
 }  # fmt: skip
 _KERNEL_HUMANOID = {
     **_KERNEL,
-    "smoothing": 1.16, "smoothing_half": 0, "smoothing_end": 0.0, "batch": 256,
-    "late_noise": 0.1, "late_updates": 600_000, "lr_half": 400_000,
+    "smoothing": 1.16, "smoothing_half": 0, "smoothing_end": 0.0, "late_noise": 0.1,
+    "late_updates": 600_000, "lr_half": 400_000,
 }  # fmt: skip
 
 # The rivals on MuJoCo's walkers, each with the settings its own authors used there, as far as they
@@ -173,7 +175,7 @@ SUITED: dict[str, dict[str, str]] = {
     "FetchPush": {"td3": "fetch", "her": "fetch", "uvd": "fetch"},
     "FetchSlide": {"td3": "fetch", "her": "fetch", "uvd": "fetch"},
     "HalfCheetah": {**_ON_WALKERS, "vdi": "cheetah"},
-    "Humanoid": {**_ON_WALKERS, "vdi": "humanoid"},
+    "Humanoid": {**_ON_WALKERS, "vdi": "kernel-humanoid"},
 }
 
 _CHOICES = {
@@ -355,6 +357,7 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
         "actor_start", "actor_scale", "smoothing", "smoothing_half", "smoothing_end",
         "smoothing_long", "bijectors", "flow_decay", "flow_delay", "k", "l2", "early_delay",
         "early_updates", "density_only", "late_noise", "late_updates", "gradient_penalty",
+        "policy_average",
         "entropy", "lr_half",
     )  # fmt: skip
     for name in not_negative:

@@ -71,7 +71,12 @@ class Agent(NamedTuple):
 
     init: Callable[[jax.Array, Spec], State]
     update: Callable[[State, Ring, jax.Array, jax.Array], tuple[State, Metrics]]
-    policy: Callable[[State], Policy]
+    policy: Callable[[State], Policy]  # who plays
+    averaged: Callable[[State], Policy] | None = None
+
+    def result(self, state: State) -> Policy:
+        """Who is evaluated, kept and shown: who plays, unless an average of that is at hand."""
+        return (self.averaged or self.policy)(state)
 
 
 class Algorithm(NamedTuple):

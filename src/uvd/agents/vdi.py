@@ -32,6 +32,7 @@ from uvd.agents.td3 import (
     learn,
     next_value,
     optimiser,
+    polyak,
 )
 from uvd.agents.uvd import COMBINE, Signals, fading
 from uvd.core import replay
@@ -103,6 +104,8 @@ class VDIConfig:
     """Exploration noise after `late_updates`; `noise` holds before."""
     late_updates: int = 0
     """Updates after which `late_noise` holds (0: never)."""
+    policy_average: int = 0
+    """Updates over which the policy that is evaluated averages the one that plays (0: none)."""
     short: int = 50_000
     """Newest transitions that train the densities: the short replay memory."""
 
@@ -119,6 +122,7 @@ class VDIState(NamedTuple):
     future_target: Params  # of F, as of the last copy
     log_d: jax.Array  # [demonstration states], as of the last copy
     noise: jax.Array  # of exploration, as of the last update
+    actor_mean: MLP | None  # the slow actor over `policy_average` updates
 
 
 class Flows(NamedTuple):
@@ -407,13 +411,15 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     def init(key: jax.Array, spec: Spec) -> VDIState:
         key_td3, key_flow = jax.random.split(key)
         flows = densities.init(key_flow)
+        td3 = init_td3(config.td3, head, critic_spec, key_td3, 0)
         return VDIState(
-            init_td3(config.td3, head, critic_spec, key_td3, 0),
+            td3,
             flows,
             make_optimiser(config).init(flows),
             flows.future,
             jnp.zeros(len(goals)),
             jnp.asarray(config.td3.noise, jnp.float32),
+            jax.tree.map(jnp.copy, td3.actor_target) if config.policy_average else None,
         )
 
     def update(state: VDIState, ring: Ring, key: jax.Array, step: jax.Array):
@@ -465,12 +471,18 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         late = (step >= config.late_updates) & (config.late_updates > 0)
         noise = jnp.where(late, config.late_noise, config.td3.noise)
         state = state._replace(td3=td3, noise=noise.astype(jnp.float32))
+        if config.policy_average:
+            mean = polyak(state.actor_mean, td3.actor_target, 1 / config.policy_average)
+            state = state._replace(actor_mean=mean)
         return state, {**metrics, **learned, **demo_metrics(state.log_d, weight)}
 
     def policy(state: VDIState) -> Policy:
         return free_policy(state.td3.actor_target, state.td3.norm)._replace(noise=state.noise)
 
-    return Agent(init, update, policy)
+    def averaged(state: VDIState) -> Policy:
+        return policy(state)._replace(net=state.actor_mean)
+
+    return Agent(init, update, policy, averaged if config.policy_average else None)
 
 
 ALGORITHMS["vdi"] = Algorithm(

@@ -84,7 +84,7 @@ PANELS = {
             "dac": 1_000_000, "bc": 20_000,
         },
         {},
-        {"vdi": Own("cheetah"), "vdi-kernel": Own(demos=_BEFORE)},
+        {"vdi": Own("cheetah"), "vdi-kernel": Own(run={"episode_steps": 250}, demos=_BEFORE)},
     ),
     "humanoid": Panel(
         "HumanoidNonExploitable-v0", "(b) Humanoid", "humanoid-expert",

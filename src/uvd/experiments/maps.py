@@ -208,7 +208,7 @@ def draw_density(
     density = make_density(config, plan.spec)
     head = HEADS[config.td3.critic_head](density.bound, config.td3.critic_start)
     how = Exploration(config.td3.noise, config.td3.random, config.td3.hold)
-    policy = plan.agent.policy(state)
+    policy = plan.agent.result(state)
     if isinstance(task, GoalTask):
         scene = _env_scene(task, trained.policy(seed).policy, how, episode, step)
     else:
@@ -364,7 +364,7 @@ def draw_paths(runs: Sequence[Path], out: Path) -> None:
         assert isinstance(plan.task, Task)
         play = jax.vmap(
             lambda state, plan=plan: rollouts(
-                plan.task, Exploration(), plan.agent.policy(state), jax.random.key(1),
+                plan.task, Exploration(), plan.agent.result(state), jax.random.key(1),
                 plan.run.eval_episodes,
             )
         )  # fmt: skip
