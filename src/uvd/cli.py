@@ -412,8 +412,8 @@ class Figure2:
 
 @dataclasses.dataclass(frozen=True)
 class Figure3:
-    """VDI (also with its preset `ratio`), GAIL, DAC and BC over the amount of demonstrations: the
-    paper's Figure 3."""
+    """VDI (also with its presets `ratio` and `kernel`), GAIL, DAC and BC over the amount of
+    demonstrations: the paper's Figure 3."""
 
     panel: tuple[str, ...] = ()
     """Only these panels: cheetah, humanoid."""
@@ -424,7 +424,7 @@ class Figure3:
     steps: int | None = None
     """Environment steps of each seed (if not given, each method's own: VDI 10 or 25 million)."""
     methods: tuple[str, ...] = ()
-    """Only these methods: vdi, vdi-ratio (its preset `ratio`), gail, dac, bc."""
+    """Only these methods: vdi, vdi-ratio, vdi-kernel (presets of VDI), gail, dac, bc."""
     grid: tuple[str, ...] = ()
     """Only these amounts, as TRAJECTORIESxEVERY: 1x20 is every 20th pair of one trajectory."""
     demos: str | None = None

@@ -54,9 +54,10 @@ def lagged(agent: Agent) -> Agent:
         inner, metrics = agent.update(state.state, ring, key, step)
         return state._replace(state=inner), metrics
 
-    return Agent(
-        init, update, lambda state: agent.policy(state.state), lambda s: agent.result(s.state)
-    )
+    def policy(state: Lagged) -> Policy:
+        return agent.policy(state.state)
+
+    return Agent(init, update, policy, lambda state: agent.result(state.state))
 
 
 def record(task: EnvTask, episodes: Sequence[Played]) -> Record:

@@ -122,7 +122,7 @@ class VDIState(NamedTuple):
     future_target: Params  # of F, as of the last copy
     log_d: jax.Array  # [demonstration states], as of the last copy
     noise: jax.Array  # of exploration, as of the last update
-    actor_mean: MLP | None  # the slow actor over `policy_average` updates
+    actor_mean: Any  # `MLP`, the slow actor over `policy_average` updates, or None
 
 
 class Flows(NamedTuple):
@@ -159,9 +159,7 @@ class Densities(NamedTuple):
     log_both: Callable[..., jax.Array]  # (flows, norm, obs, action, target, noise)
     live: np.ndarray  # the observation's columns that they are over
     root: int  # N where logits are averaged, or 1
-    log_bound: Callable[
-        [Any], Any
-    ]  # (params): no F exceeds it, the flow's bound or a kernel's peak
+    log_bound: Callable[[Any], Any]  # (params): the flow's bound or a kernel's peak
     smoothing: Callable[[jax.Array], jax.Array]  # of an update
 
 
@@ -221,6 +219,11 @@ def flow_densities(config: VDIConfig, spec: Spec) -> Densities:
     return Densities(init, log_f, log_d, log_both, live, root, lambda params: bound, smoothing)
 
 
+def kernels(width: Any) -> Flows:
+    """The parameters of kernels."""
+    return Flows(jnp.full(2, width, jnp.float32))
+
+
 def kernel_densities(config: VDIConfig, spec: Spec) -> Densities:
     """The same without learning: Gaussians of the smoothing's width around states that were met.
 
@@ -249,11 +252,11 @@ def kernel_densities(config: VDIConfig, spec: Spec) -> Densities:
 
         return (jax.lax.map(of, obs) - jnp.log(jnp.maximum(there.sum(), 1))) / root
 
-    def init(key: jax.Array) -> Flows:
-        return Flows(jnp.full(2, config.smoothing, jnp.float32))
-
     return flow._replace(
-        init=init, log_f=log_f, log_d=log_d, log_bound=lambda width: log_peak(width) / root
+        init=lambda key: kernels(config.smoothing),
+        log_f=log_f,
+        log_d=log_d,
+        log_bound=lambda width: log_peak(width) / root,
     )
 
 
@@ -301,22 +304,6 @@ def density_step(
     grads, metrics = jax.grad(density_loss, has_aux=True)(state.flows)
     updates, opt = make_optimiser(config).update(grads, state.flows_opt, state.flows)
     return state._replace(flows=optax.apply_updates(state.flows, updates), flows_opt=opt), metrics
-
-
-def kernel_step(
-    config: VDIConfig,
-    densities: Densities,
-    state: VDIState,
-    ring: Ring,
-    key: jax.Array,
-    step: jax.Array,
-) -> tuple[VDIState, Metrics]:
-    """Kernels have nothing to learn: they narrow."""
-    width = jnp.full(2, densities.smoothing(step), jnp.float32)
-    return state._replace(flows=Flows(width)), {}
-
-
-STEPS = {"flow": density_step, "kernel": kernel_step}
 
 
 def log_mean(log_x: jax.Array) -> jax.Array:
@@ -424,7 +411,11 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
 
     def update(state: VDIState, ring: Ring, key: jax.Array, step: jax.Array):
         key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
-        state, metrics = STEPS[config.density](config, densities, state, ring, key_density, step)
+        metrics: Metrics = {}
+        if config.density == "flow":
+            state, metrics = density_step(config, densities, state, ring, key_density, step)
+        else:  # kernels have nothing to learn: they narrow
+            state = state._replace(flows=kernels(densities.smoothing(step)))
         early = config.early_delay or config.flow_delay
         delay = jnp.where(step < config.early_updates, early, config.flow_delay)
         flows = state.flows
