@@ -1,5 +1,8 @@
 """The command line: what it prints, and how it refuses."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +113,16 @@ def test_list_and_help(capsys: pytest.CaptureFixture) -> None:
         main(["train", "uvd", "--help"])
     assert stop.value.code == 0
     assert "Spatial smoothing" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """`uvd … | head`: no traceback when the pipe closes."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "uvd.cli", "train", "vdi", "--help"], stdout=write,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 141

@@ -524,6 +524,7 @@ def main(args: list[str] | None = None) -> int:
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # for an environment `module:Id-v0` in this folder
         COMMANDS[args[0]](args[1:])
+        sys.stdout.flush()
     except UserError as error:
         print(f"uvd: {error}", file=sys.stderr)
         return 130 if isinstance(error, Stopped) else 2
@@ -533,6 +534,10 @@ def main(args: list[str] | None = None) -> int:
             sys.stdout.flush()
             os._exit(130)
         return 130
+    except BrokenPipeError:  # whoever read (`| head`) has seen enough
+        if own:  # nothing is left to flush at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return 0
 
 
