@@ -92,6 +92,9 @@ def test_override_reaches_both_levels_and_keeps_the_rest() -> None:
     assert override(config, flatten(config)) == config
 
 
+KERNEL = {"density": "kernel", "combine": "sum", "horizon": 1, "pool": 2, "average": False}
+
+
 @pytest.mark.parametrize(
     ("algorithm", "flat", "says"),
     [
@@ -104,7 +107,7 @@ def test_override_reaches_both_levels_and_keeps_the_rest() -> None:
         ("vdi", {"density": "kernel"}, "density = kernel needs a pool"),
         (
             "vdi",
-            {"density": "kernel", "combine": "sum", "horizon": 1, "pool": 2, "smoothing": 0},
+            {**KERNEL, "smoothing": 0},
             "density = kernel needs a pool and a smoothing above 0",
         ),
         ("vdi", {"density": "kernal"}, "density 'kernal'"),
@@ -118,6 +121,8 @@ def test_override_reaches_both_levels_and_keeps_the_rest() -> None:
         ("gail", {"capacity": 100}, "capacity = 100 holds no 4 episodes"),
         ("vdi", {"smoothing_half": 9, "smoothing_end": 0.5}, "smoothing_end = 0.5 is above"),
         ("vdi", {"smoothing_half": 9}, "smoothing_half and smoothing_end have a meaning only"),
+        ("vdi", {"pairs": True}, "pairs are for density = kernel"),
+        ("vdi", {**KERNEL, "average": True}, "density = kernel has no logits"),
         (
             "vdi",
             {"combine": "sum", "horizon": 1, "pool": 2, "critic_head": "tanh"},

@@ -10,66 +10,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from imitated import ACTION, OBS, SMALL, N, fresh, history, make_batch, make_ring, make_spec
 from uvd.agents import Spec, vdi
 from uvd.agents.agent import Demos
 from uvd.agents.td3 import HEADS
 from uvd.agents.vdi import (
     Pool,
     VDIConfig,
+    densities_of,
     draw,
+    flow_density,
     log_weights,
-    make_densities,
     make_target,
     make_vdi,
 )
 from uvd.core.policy import Norm, act, mlp
-from uvd.core.replay import Batch, Episode, init_ring, insert_all
+from uvd.core.replay import init_ring
 from uvd.errors import UserError
 from uvd.settings import PRESETS, build, override
-
-OBS, ACTION, N = 3, 2, 40
-SMALL = {
-    "hidden": (16, 16), "flow_hidden": (8, 8), "batch": 32, "short": 1000, "capacity": 1000,
-    "bijectors": 4, "density_only": 0, "actor_start": 0,
-}  # fmt: skip
-
-
-def make_spec(live=(0, 2), demos=12, seed=0):
-    rng = np.random.default_rng(seed)
-    norm = Norm(
-        rng.normal(size=OBS), rng.uniform(0.5, 2, OBS), np.zeros(0), np.ones(0), np.zeros(0, int)
-    )
-    norm = jax.tree.map(lambda x: x.astype(np.int32 if x.dtype == int else np.float32), norm)
-    shown = Demos(rng.normal(size=(demos, OBS)).astype(np.float32))
-    return Spec(OBS, ACTION, 0, lambda a, g: False, norm, (), demos=shown, live_obs=live)
-
-
-def make_batch(rng, n=N):
-    x = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
-    none = jnp.zeros((n, 0))
-    return Batch(
-        jnp.arange(n), x(n, OBS), jnp.tanh(x(n, ACTION)), x(n, OBS), none, none, none,
-        jnp.arange(n) % 5 == 0,
-    )  # fmt: skip
-
-
-def make_ring(obs, action, terminated=False):
-    """Episodes `[E, T + 1, obs]` and `[E, T, action]` in a ring."""
-    e, t, _ = action.shape
-    ring = init_ring(e * (t + 1), obs.shape[-1], action.shape[-1], 0)
-    none = jnp.zeros((e, t + 1, 0))
-    return insert_all(
-        ring,
-        Episode(
-            jnp.asarray(obs, jnp.float32), jnp.asarray(action, jnp.float32), none, none[:, 0],
-            jnp.full(e, t), jnp.full(e, terminated), jnp.zeros(e, bool), jnp.zeros((e, t)),
-        ),
-    )  # fmt: skip
-
-
-def fresh(config, spec):
-    """A fresh agent's state."""
-    return jax.jit(lambda key: make_vdi(config, spec).init(key, spec))(jax.random.key(0))
 
 
 @pytest.mark.parametrize("preset", PRESETS["vdi"])
@@ -102,8 +60,8 @@ def shaken(tree, key, size=0.3):
 def test_the_target_is_that_of_algorithm_2(settings):
     config = build("vdi", "default", {**SMALL, **settings})
     spec = make_spec()
-    densities = make_densities(config, spec)
-    bound = math.exp(densities.log_bound(None))
+    densities = densities_of(config, spec)
+    bound = math.exp(densities.log_bound)
     head = HEADS[config.td3.critic_head](bound, 0.0)
     state = fresh(config, spec)
     critic = shaken(state.td3.critic_target, jax.random.key(1))
@@ -115,7 +73,7 @@ def test_the_target_is_that_of_algorithm_2(settings):
     batch = make_batch(np.random.default_rng(3))
     live = np.array([0, 2])
     goal = batch.obs[::-1][:, live] * 0.5
-    target_fn = jax.jit(make_target(config, densities, head, flow))
+    target_fn = jax.jit(make_target(config, head, flow_density(densities, flow), bound))
     target, metrics = target_fn(td3, batch, goal, jax.random.key(4))
 
     shift, scale = (np.asarray(x) for x in (spec.norm.obs_shift, spec.norm.obs_scale))
@@ -157,20 +115,19 @@ def test_a_pool_of_states_is_one_value():
     """(1 - gamma) mean F / d + gamma Q'(s', mu'(s')), where Q reads no state to be reached."""
     settings = {**SMALL, "combine": "sum", "horizon": 1, "gamma": 0.9, "pool": 3}
     config, spec = build("vdi", "default", settings), make_spec()
-    densities = make_densities(config, spec)
+    densities = densities_of(config, spec)
     state = fresh(config, spec)
     td3 = state.td3._replace(critic_target=shaken(state.td3.critic_target, jax.random.key(1)))
     flow = shaken(state.flows.future, jax.random.key(2), 0.1)
-    densities = densities._replace(
-        log_bound=lambda params: math.log(0.35)
-    )  # so that some F exceed it
+    densities = densities._replace(log_bound=math.log(0.35))  # so that some F exceed it
     batch = make_batch(np.random.default_rng(3))
     pool = jnp.stack([batch.obs[::-1][:, [0, 2]] * x for x in (0.3, 0.6, 0.9)])
     head = HEADS["huber"](1.0, 0.0)
     none = jnp.zeros((N, 0))
     unit = Pool(pool, jnp.log(0.2))
-    target, metrics = make_target(config, densities, head, flow, unit)(td3, batch, none, None)
     bound, largest = 0.35 / 0.2, 0.0
+    target_fn = make_target(config, head, flow_density(densities, flow, unit), bound)
+    target, metrics = target_fn(td3, batch, none, None)
     f, cut = 0.0, []
     for goal in pool:
         there = batch.obs.at[:, jnp.array([0, 2])].set(goal)
@@ -215,7 +172,7 @@ def test_averaged_logits_are_those_of_the_root_and_dead_columns_do_not_count():
     batch = make_batch(np.random.default_rng(0))
     config = build("vdi", "default", SMALL)
     mean, whole = (
-        make_densities(dataclasses.replace(config, average=average), spec)
+        densities_of(dataclasses.replace(config, average=average), spec)
         for average in (True, False)
     )
     flows = shaken(mean.init(jax.random.key(0)), jax.random.key(1), 0.2)
@@ -252,7 +209,7 @@ def test_offsets_are_discounted_as_the_root_is(monkeypatch, average, power):
     rng = np.random.default_rng(0)
     ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
     state = jax.eval_shape(lambda: fresh(config, spec))
-    densities = make_densities(config, spec)
+    densities = densities_of(config, spec)
     jax.eval_shape(
         lambda state: vdi.density_step(config, densities, state, ring, jax.random.key(1), 0), state
     )
@@ -265,7 +222,7 @@ def test_densities_learn_from_the_newest_and_from_their_own_episodes():
     spec = make_spec()
     small = {**SMALL, "batch": 8000, "gamma": 0.8, "horizon": 3, "short": 20, "smoothing": 0.2}
     config = build("vdi", "default", small)
-    densities = make_densities(config, spec)
+    densities = densities_of(config, spec)
     seen = []
 
     def spy(flows, norm, obs, action, target, noise):
@@ -315,10 +272,10 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     np.testing.assert_allclose(share(asked["actor"]), weight / weight.sum(), atol=0.02)
 
     # A pool is drawn by weight: nobody weighs its states later.
-    def spy_target(config, densities, head, flow, pool):
+    def spy_density(densities, flow, pool):
         asked["pool"] = pool
 
-    monkeypatch.setattr(vdi, "make_target", spy_target)
+    monkeypatch.setattr(vdi, "flow_density", spy_density)
     pooled = override(config, {"combine": "sum", "horizon": 1, "pool": 2})
     state = fresh(pooled, spec)._replace(log_d=jnp.log(d))
     make_vdi(pooled, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
@@ -332,7 +289,7 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     # Where nothing is near any of them, the unit stays one that a float can divide by.
     far = state._replace(log_d=jnp.full(4, -1e3))
     make_vdi(pooled, spec).update(far, ring, jax.random.key(0), jnp.asarray(1))
-    top = make_densities(pooled, spec).log_bound(None)
+    top = densities_of(pooled, spec).log_bound
     assert float(asked["pool"].log_unit) == pytest.approx(top - vdi.FARTHEST)
 
 
@@ -352,7 +309,7 @@ def test_densities_of_a_linear_system_are_as_they_should_be():
     )  # fmt: skip
     small = {**SMALL, "batch": 256, "flow_hidden": (32, 32), "flow_lr": 3e-3, "smoothing": 0.8}
     config = build("vdi", "default", {**small, "horizon": 1, "short": n, "capacity": 2 * n})
-    densities = make_densities(config, spec)
+    densities = densities_of(config, spec)
     state = fresh(config, spec)
 
     @jax.jit
@@ -377,119 +334,6 @@ def test_densities_of_a_linear_system_are_as_they_should_be():
     assert abs(np.mean(log_f - true_f)) < 0.06
     assert np.mean(abs(log_f - true_f)) < 0.25
     assert np.mean(abs(log_d - true_d)) < 0.15
-
-
-KERNEL = {**SMALL, "density": "kernel", "combine": "sum", "horizon": 1, "smoothing": 0.7}
-
-
-@pytest.mark.parametrize("average", [False, True])
-def test_kernels_are_gaussians_around_the_states_that_were_met(average):
-    config = build("vdi", "default", {**KERNEL, "average": average, "short": 9})
-    spec, rng = make_spec(), np.random.default_rng(0)
-    densities, live = make_densities(config, spec), [0, 2]
-    scale, root = np.asarray(spec.norm.obs_scale)[live], 2 if average else 1
-    batch, target, width = make_batch(rng), rng.normal(size=(N, OBS)).astype(np.float32), 0.4
-
-    def gaussian(x, mean):
-        return stats.norm.pdf((x[..., live] - mean[..., live]) / scale, scale=width).prod(-1)
-
-    f = np.exp(densities.log_f(width, spec.norm, batch.obs, batch.action, target, batch.next_obs))
-    np.testing.assert_allclose(f, gaussian(target, batch.next_obs) ** (1 / root), 1e-4, 1e-30)
-
-    obs = rng.normal(size=(3, 5, OBS))
-    ring = make_ring(obs, rng.normal(size=(3, 4, ACTION)))
-    met = np.concatenate([x[:-1] for x in obs])[-9:]  # where the newest transitions began
-    d = np.exp(densities.log_d(width, spec.norm, jnp.asarray(target[:6]), ring))
-    want = gaussian(target[:6, None], met[None]).mean(1) ** (1 / root)
-    np.testing.assert_allclose(d, want, rtol=1e-4)
-    peak = gaussian(target[0], target[0])
-    assert math.exp(root * densities.log_bound(width)) == pytest.approx(peak, rel=1e-5)
-
-    # One that has seen less than the short memory holds counts what there is, and no more.
-    few = make_ring(obs[:1], rng.normal(size=(1, 4, ACTION)))
-    d = np.exp(densities.log_d(width, spec.norm, jnp.asarray(target[:6]), few))
-    want = gaussian(target[:6, None], obs[0][None, :-1]).mean(1) ** (1 / root)
-    np.testing.assert_allclose(d, want, rtol=1e-4)
-
-
-def test_a_pool_of_kernels_is_all_states_around_the_next_one(monkeypatch):
-    """With a pool as large as what is shown, F / d is its mean over all states, none drawn."""
-    spec, seen = make_spec(demos=4), {}
-    config = build("vdi", "default", {**KERNEL, "pool": 4, "weight_bound": 3.0, "gamma": 0.9})
-    real = vdi.make_target
-
-    def spy(config, densities, head, flow, pool):
-        inner = real(config, densities, head, flow, pool)
-
-        def target_fn(state, batch, goal, key):
-            # Q' is whatever the target has besides F.
-            q, _ = vdi.next_value(config.td3, head, state, batch, goal, key, vdi.free_policy)
-            target, metrics = inner(state, batch, goal, key)
-            seen.update(batch=batch, target=target, q=q, width=flow)
-            return target, metrics
-
-        return target_fn
-
-    monkeypatch.setattr(vdi, "make_target", spy)
-    rng = np.random.default_rng(0)
-    ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)), True)
-    d = 5 * np.array([0.1, 1.0, 2.0, 0.9])
-    state = fresh(config, spec)._replace(log_d=jnp.log(d))
-    make_vdi(config, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
-    assert float(seen["width"]) == pytest.approx(0.7)
-    live, scale = [0, 2], np.asarray(spec.norm.obs_scale)[[0, 2]]
-    gap = (spec.demos.obs[:, None] - np.asarray(seen["batch"].next_obs))[..., live] / scale
-    f = np.sqrt(stats.norm.pdf(gap, scale=0.7).prod(-1))  # [state, batch], a root of two columns
-    ratio = (f * np.minimum(1 / d, 3.0 / 5)[:, None]).mean(0)
-    want = (0.1 * ratio + 0.9 * np.asarray(seen["q"])) * ~np.asarray(seen["batch"].terminated)
-    assert (want > 0).any()
-    assert np.asarray(seen["batch"].terminated).any()
-    np.testing.assert_allclose(seen["target"], np.maximum(want, 0), rtol=1e-4, atol=1e-6)
-
-
-def test_a_wide_kernel_is_not_judged_by_its_end(monkeypatch):
-    """What is too far to count goes by the width of now: the end's peak is far above any d."""
-    seen = {}
-    monkeypatch.setattr(vdi, "make_target", lambda *args: seen.update(pool=args[-1]))
-    monkeypatch.setattr(vdi, "learn", lambda config, head, td3, *args: (td3, {}))
-    ends = {"average": False, "pool": 4, "smoothing_half": 9, "smoothing_end": 1e-30}
-    spec, config = make_spec(demos=4), build("vdi", "default", {**KERNEL, **ends})
-    rng = np.random.default_rng(0)
-    ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
-    state, _ = make_vdi(config, spec).update(
-        fresh(config, spec), ring, jax.random.key(0), jnp.asarray(0)
-    )
-    d = np.exp(np.asarray(state.log_d, float))
-    unit = np.exp(np.asarray(seen["pool"].log_unit, float))[:, 0]
-    np.testing.assert_allclose(1 / unit, np.minimum(1 / d, 4 / d.mean()), rtol=1e-4)
-
-
-def test_kernels_narrow_with_the_smoothing():
-    _, states, logged = history(
-        {**KERNEL, "smoothing_half": 2, "smoothing_end": 0.2, "flow_delay": 2, "pool": 12}, 6
-    )
-    widths = [float(s.future_target) for s in states[1:]]  # as of the last copy
-    want = 0.7 * 0.5 ** np.array([0, 0, 1, 1, 2, 2.0])
-    np.testing.assert_allclose(widths, np.maximum(want, 0.2), rtol=1e-5)
-    for metrics in logged:
-        assert all(np.isfinite(x).all() for x in metrics.values())
-
-
-def history(settings, updates):
-    """States after each update of a small agent on noise, from update 0 on."""
-    spec = make_spec()
-    config = build("vdi", "default", {**SMALL, **settings})
-    agent = make_vdi(config, spec)
-    rng = np.random.default_rng(0)
-    ring = make_ring(rng.normal(size=(6, 5, OBS)), np.tanh(rng.normal(size=(6, 4, ACTION))))
-    update = jax.jit(agent.update)
-    states = [fresh(config, spec)]
-    logged = []
-    for step in range(updates):
-        state, metrics = update(states[-1], ring, jax.random.key(step), jnp.asarray(step))
-        states.append(state)
-        logged.append(metrics)
-    return agent, states, logged
 
 
 def test_schedules(monkeypatch):
@@ -526,7 +370,7 @@ def test_schedules(monkeypatch):
     for a, b in zip(jax.tree.leaves(copied.future_target), jax.tree.leaves(copied.flows.future)):
         np.testing.assert_array_equal(a, b)
     spec = make_spec()
-    densities = make_densities(build("vdi", "default", SMALL), spec)
+    densities = densities_of(build("vdi", "default", SMALL), spec)
     log_d = densities.log_d(copied.flows.state, spec.norm, jnp.asarray(spec.demos.obs))
     np.testing.assert_allclose(copied.log_d, log_d, atol=1e-5)
     for metrics in logged:
@@ -561,30 +405,29 @@ def test_the_policy_pursues_no_goal():
     np.testing.assert_allclose(action, want, atol=1e-6)
 
 
-def test_the_bound_is_that_of_kernel_or_flow():
+def test_the_bound_is_that_of_smoothing_or_flow():
     spec = make_spec()
     faded = {"smoothing": 2.0, "smoothing_half": 9, "smoothing_end": 0.5}
-    wide, narrow, ends = (
-        make_densities(build("vdi", "default", {**SMALL, **settings}), spec).log_bound(None)
-        for settings in ({"smoothing": 0.5}, {"smoothing": 1e-3}, faded)
+    wide, narrow, none, ends = (
+        densities_of(build("vdi", "default", {**SMALL, **settings}), spec).log_bound
+        for settings in ({"smoothing": 0.5}, {"smoothing": 1e-3}, {"smoothing": 0.0}, faded)
     )
     assert wide == ends == pytest.approx(-math.log(0.5 * math.sqrt(2 * math.pi)))
-    assert narrow == pytest.approx(2 - math.log(2 * math.pi) / 2)  # 4 couplings, 2 each
+    assert narrow == none == pytest.approx(2 - math.log(2 * math.pi) / 2)  # 4 couplings, 2 each
 
 
 def test_the_smoothing_narrows_to_its_end():
     faded = {"smoothing": 2.0, "smoothing_half": 10, "smoothing_end": 0.5}
     stays, narrows = (
-        make_densities(build("vdi", "default", {**SMALL, **s}), make_spec()).smoothing
-        for s in ({"smoothing": 0.3}, faded)
+        build("vdi", "default", {**SMALL, **settings}) for settings in ({"smoothing": 0.3}, faded)
     )
-    assert [float(stays(step)) for step in (0, 1000)] == pytest.approx([0.3, 0.3])
-    assert [float(narrows(step)) for step in (0, 10, 15, 20, 30)] == pytest.approx(
+    assert [float(vdi.smoothing(stays, n)) for n in (0, 1000)] == pytest.approx([0.3, 0.3])
+    assert [float(vdi.smoothing(narrows, n)) for n in (0, 10, 15, 20, 30)] == pytest.approx(
         [2.0, 1.0, 2**-0.5, 0.5, 0.5]
     )
     # That is the width of the noise that the densities learn with.
     config = build("vdi", "default", {**SMALL, **faded, "batch": 4000})
-    densities, seen = make_densities(config, make_spec()), []
+    densities, seen = densities_of(config, make_spec()), []
 
     def spy(flows, norm, obs, action, target, noise):
         seen.append(float(noise.std()))

@@ -22,6 +22,8 @@ import numpy as np
 import optax
 
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec, demonstrations
+from uvd.agents.densities import Densities, Flows, make_densities
+from uvd.agents.kernels import Kernels, make_kernels
 from uvd.agents.td3 import (
     HEADS,
     Head,
@@ -36,11 +38,9 @@ from uvd.agents.td3 import (
 )
 from uvd.agents.uvd import COMBINE, Signals, fading
 from uvd.core import replay
-from uvd.core.flows import Params, make_flow
-from uvd.core.policy import MLP, Norm, Policy, normalised
+from uvd.core.flows import Params
+from uvd.core.policy import MLP, Norm, Policy
 from uvd.core.replay import Batch, Ring
-
-FARTHEST = 60.0  # in logarithms: F of a pool never exceeds its d by more
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ class VDIConfig:
     )
     density: str = "flow"
     """What F and d are: flow (learned), or, with a pool, kernel (the smoothing's own Gaussians
-    around the states that were met, which is what a flow learns one step ahead)."""
+    around what was met, which is what a flow learns one step ahead)."""
+    pairs: bool = False
+    """Kernels compare states and actions, as demonstrated, instead of states alone."""
     combine: str = "max"
     """How density and TD meet in the target: max (Algorithm 2), max-next, max-paper, sum."""
     horizon: int = 4
@@ -80,7 +82,8 @@ class VDIConfig:
     pool: int = 0
     """Demonstration states that a target takes together (with `sum`): one critic learns Eq. 8 as a
     whole, the mean of F(t | s, a) / d(t), or of its root. As many as there are, or more: all of
-    them, none drawn. 0: the critic is asked for one state at a time, as the paper's is."""
+    them, none drawn, and so always with kernels. 0: the critic is asked for one state at a
+    time, as the paper's is."""
     weight_bound: float = 4.0
     """A demonstration state is drawn with weight mean d / d(t), at most this."""
     bijectors: int = 5
@@ -117,28 +120,18 @@ class VDIState(NamedTuple):
     """
 
     td3: TD3State
-    flows: "Flows"
+    flows: Any  # `Flows`, or () where densities are kernels
     flows_opt: optax.OptState
-    future_target: Params  # of F, as of the last copy
+    future_target: Any  # `Params` of F, or the kernels' width, as of the last copy
     log_d: jax.Array  # [demonstration states], as of the last copy
     noise: jax.Array  # of exploration, as of the last update
     actor_mean: Any  # `MLP`, the slow actor over `policy_average` updates, or None
 
 
-class Flows(NamedTuple):
-    """Parameters of both densities, one stack: they learn in the same products."""
-
-    nets: Any  # `Params` of flows, [2, ...]; of kernels their widths, [2]
-
-    @property
-    def future(self) -> Params:
-        """Those of F(t | s, a)."""
-        return jax.tree.map(lambda x: x[0], self.nets)
-
-    @property
-    def state(self) -> Params:
-        """Those of d(s), whose context is nought."""
-        return jax.tree.map(lambda x: x[1], self.nets)
+# (norm, transitions, goals): F as a target takes it
+DensityFn = Callable[[Norm, Batch, jax.Array], jax.Array]
+DENSITIES = ("flow", "kernel")
+FARTHEST = 60.0  # in logarithms: d counts as no less than this below F's bound
 
 
 class Pool(NamedTuple):
@@ -148,19 +141,6 @@ class Pool(NamedTuple):
     # The mean of F / exp(log_unit) over the pool is that of F / d over all demonstration states,
     # 1 / d bounded: one unit where they are drawn by weight, [pool, 1] where all are here.
     log_unit: jax.Array
-
-
-class Densities(NamedTuple):
-    """Both densities, seen from the algorithm: whole observations in the task's own units."""
-
-    init: Callable[[jax.Array], Flows]
-    log_f: Callable[..., jax.Array]  # (params, norm, obs, action, target, next_obs)
-    log_d: Callable[..., jax.Array]  # (params, norm, obs, ring)
-    log_both: Callable[..., jax.Array]  # (flows, norm, obs, action, target, noise)
-    live: np.ndarray  # the observation's columns that they are over
-    root: int  # N where logits are averaged, or 1
-    log_bound: Callable[[Any], Any]  # (params): the flow's bound or a kernel's peak
-    smoothing: Callable[[jax.Array], jax.Array]  # of an update
 
 
 def goal_norm(spec: Spec, live: np.ndarray) -> Norm:
@@ -179,93 +159,16 @@ def free_policy(actor: MLP, norm: Norm) -> Policy:
     return Policy(actor, norm._replace(goal_shift=none, goal_scale=none, seen=None))
 
 
-def flow_densities(config: VDIConfig, spec: Spec) -> Densities:
-    """F(t | s, a) over what changes until then, and d(s), by maximum likelihood."""
-    live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
-    dim = len(live)
-    flow = make_flow(dim, spec.obs_dim + spec.action_dim, config.bijectors, config.flow_hidden)
-    root = dim if config.average else 1
-    narrowest = config.smoothing_end if config.smoothing_half else config.smoothing
-    peak = -dim * math.log(narrowest * math.sqrt(2 * math.pi)) if narrowest else 1e9
-    bound = min(flow.log_bound, peak) / root
-
-    log_prob = jax.vmap(flow.log_prob, (None, 0, 0))
-
-    def ahead(norm, obs, action, target):
-        x = (target - obs)[..., live] / norm.obs_scale[live]
-        return x, jnp.concatenate([normalised(norm, obs), action], -1)
-
-    def here(norm, obs):
-        x = ((obs - norm.obs_shift) / norm.obs_scale)[..., live]
-        return x, jnp.zeros((len(obs), spec.obs_dim + spec.action_dim))
-
-    def log_f(params, norm, obs, action, target, next_obs=None):
-        return log_prob(params, *ahead(norm, obs, action, target)) / root
-
-    def log_d(params, norm, obs, ring=None):
-        return log_prob(params, *here(norm, obs)) / root
-
-    def log_both(flows, norm, obs, action, target, noise):
-        both = zip(ahead(norm, obs, action, target), here(norm, obs))
-        x, context = (jnp.stack(pair) for pair in both)
-        return jax.vmap(log_prob)(flows.nets, x + noise, context) / root
-
-    def init(key: jax.Array) -> Flows:
-        return Flows(jax.vmap(flow.init)(jax.random.split(key)))
-
-    def smoothing(step: jax.Array) -> jax.Array:
-        return fading(config.smoothing, config.smoothing_half, narrowest, step)
-
-    return Densities(init, log_f, log_d, log_both, live, root, lambda params: bound, smoothing)
+def densities_of(config: VDIConfig, spec: Spec) -> Densities:
+    """F and d as flows, as the settings have them."""
+    narrowest = config.smoothing_end or config.smoothing
+    return make_densities(spec, config.bijectors, config.flow_hidden, config.average, narrowest)
 
 
-def kernels(width: Any) -> Flows:
-    """The parameters of kernels."""
-    return Flows(jnp.full(2, width, jnp.float32))
-
-
-def kernel_densities(config: VDIConfig, spec: Spec) -> Densities:
-    """The same without learning: Gaussians of the smoothing's width around states that were met.
-
-    F has one around s'. Its mean over all s' that follow (s, a) is the smoothed density of the next
-    state. d has one around each state of the short memory. Their parameters are their widths.
-    """
-    flow = flow_densities(config, spec)
-    live, root = flow.live, flow.root
-
-    def log_peak(width):
-        return -len(live) * jnp.log(width * math.sqrt(2 * math.pi))
-
-    def log_kernel(width, norm, obs, target):
-        x = (target - obs)[..., live] / norm.obs_scale[live] / width
-        return log_peak(width) - 0.5 * (x**2).sum(-1)
-
-    def log_f(width, norm, obs, action, target, next_obs):
-        return log_kernel(width, norm, next_obs, target) / root
-
-    def log_d(width, norm, obs, ring):
-        row, there = replay.newest(ring, config.short)
-        met = ring.obs[row]
-
-        def of(one):
-            return jax.nn.logsumexp(log_kernel(width, norm, met, one), where=there)
-
-        return (jax.lax.map(of, obs) - jnp.log(jnp.maximum(there.sum(), 1))) / root
-
-    return flow._replace(
-        init=lambda key: kernels(config.smoothing),
-        log_f=log_f,
-        log_d=log_d,
-        log_bound=lambda width: log_peak(width) / root,
-    )
-
-
-DENSITIES = {"flow": flow_densities, "kernel": kernel_densities}
-
-
-def make_densities(config: VDIConfig, spec: Spec) -> Densities:
-    """F(t | s, a) and d(s), learned or not."""
-    return DENSITIES[config.density](config, spec)
+def smoothing(config: VDIConfig, step: jax.Array) -> jax.Array:
+    """The smoothing's width at an update."""
+    end = config.smoothing_end or config.smoothing
+    return fading(config.smoothing, config.smoothing_half, end, step)
 
 
 def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
@@ -289,7 +192,8 @@ def density_step(
     # Q is an N-th root that TD discounts by gamma, so F is discounted by gamma^N (appendix B).
     offset = replay.geometric_offset(key_offset, limit, config.td3.gamma**densities.root)
     target = ring.obs[(batch.row + offset) % len(ring.order)]
-    noise = jax.random.normal(key_noise, (2, n, len(densities.live))) * densities.smoothing(step)
+    noise = jax.random.normal(key_noise, (2, n, len(densities.live)))
+    noise *= smoothing(config, step)
 
     def density_loss(flows: Flows) -> tuple[jax.Array, Metrics]:
         log_f, log_d = densities.log_both(
@@ -323,37 +227,42 @@ def draw(key: jax.Array, weight: jax.Array, n: int) -> jax.Array:
     return jnp.minimum(jnp.searchsorted(total, u, side="right"), len(weight) - 1)
 
 
+def flow_density(densities: Densities, flow: Params, pool: Pool | None = None) -> DensityFn:
+    """F(t | s, a) of a goal t, or its mean over a pool, in units of d."""
+
+    def density(norm: Norm, batch: Batch, goal: jax.Array) -> jax.Array:
+        def log_f(goal: jax.Array) -> jax.Array:
+            target = batch.obs.at[:, densities.live].set(goal)
+            free = densities.log_f(flow, norm, batch.obs, batch.action, target)
+            return jnp.minimum(free, densities.log_bound)
+
+        if pool is None:
+            return jnp.exp(log_f(goal))
+        return jnp.exp(jax.vmap(log_f)(pool.states) - pool.log_unit).mean(0)
+
+    return density
+
+
+def kernel_density(kernels: Kernels, width: jax.Array, log_unit: jax.Array) -> DensityFn:
+    """The mean over all that is shown of F in units of d."""
+    return lambda norm, batch, _: kernels.ratio(width, norm, batch, log_unit)
+
+
 def make_target(
-    config: VDIConfig,
-    densities: Densities,
-    head: Head,
-    flow: Params,
-    pool: Pool | None = None,
+    config: VDIConfig, head: Head, density: DensityFn, bound: jax.Array | float
 ) -> TargetFn:
     """max(F(t | s, a), gamma Q'(s', mu'(s'); t)), zero at a terminal step (Alg. 2, line 11).
 
-    With a pool of states, F / d is the mean over them, and Q of no one state.
+    Where the density is that of many states together, Q is of no one state. `bound`: its largest.
     """
     gamma = config.td3.gamma
-    log_unit = 0.0 if pool is None else pool.log_unit
-    log_bound = densities.log_bound(flow)
-    bound = jnp.exp(log_bound - log_unit).mean()
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
-        def density(obs: jax.Array, action: jax.Array, next_obs: Any = None) -> jax.Array:
-            def of(goal: jax.Array) -> jax.Array:
-                target = obs.at[:, densities.live].set(goal)
-                log_f = densities.log_f(flow, state.norm, obs, action, target, next_obs)
-                return jnp.minimum(log_f, log_bound)
-
-            if pool is None:
-                return jnp.exp(of(goal))
-            return jnp.exp(jax.vmap(of)(pool.states) - log_unit).mean(0)
-
         q, action = next_value(config.td3, head, state, batch, goal, key, free_policy)
+        after = batch._replace(obs=batch.next_obs, action=action)
         signals = Signals(
-            lambda: density(batch.obs, batch.action, batch.next_obs),
-            lambda: density(batch.next_obs, action),
+            lambda: density(state.norm, batch, goal),
+            lambda: density(state.norm, after, goal),
             lambda: jnp.zeros(()),
             q,
             gamma,
@@ -385,9 +294,12 @@ def demo_metrics(log_d: jax.Array, weight: jax.Array) -> Metrics:
 def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     """VDI, its settings bound."""
     demos = demonstrations(spec)
-    densities = make_densities(config, spec)
+    densities = densities_of(config, spec)
+    kernels = None
+    if config.density == "kernel":
+        kernels = make_kernels(spec, config.pairs, config.short)
     # A pool's values are of the order of 1 whatever the densities are.
-    bound = 1.0 if config.pool else math.exp(densities.log_bound(None))
+    bound = 1.0 if config.pool else math.exp(densities.log_bound)
     head = HEADS[config.td3.critic_head](bound, config.td3.critic_start)
     goals = demos.obs[:, densities.live]
     critic_spec = spec
@@ -397,31 +309,54 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
 
     def init(key: jax.Array, spec: Spec) -> VDIState:
         key_td3, key_flow = jax.random.split(key)
-        flows = densities.init(key_flow)
+        flows = () if kernels else densities.init(key_flow)
         td3 = init_td3(config.td3, head, critic_spec, key_td3, 0)
         return VDIState(
             td3,
             flows,
-            make_optimiser(config).init(flows),
-            flows.future,
+            make_optimiser(config).init(flows) if flows else (),
+            flows.future if flows else jnp.asarray(config.smoothing, jnp.float32),
             jnp.zeros(len(goals)),
             jnp.asarray(config.td3.noise, jnp.float32),
             jax.tree.map(jnp.copy, td3.actor_target) if config.policy_average else None,
         )
 
+    def copied(state: VDIState, ring: Ring, step: jax.Array) -> tuple[Any, jax.Array]:
+        """F as it is now, and d of every demonstration state."""
+        if kernels:
+            width = smoothing(config, step)
+            return width, kernels.log_d(width, state.td3.norm, ring)
+        return state.flows.future, densities.log_d(state.flows.state, state.td3.norm, demos.obs)
+
+    def together(state: VDIState, log_weight: jax.Array, key: jax.Array) -> TargetFn:
+        """The target of one critic for all demonstration states (Eq. 8 as one value)."""
+        n, top = config.td3.batch, 0.0 if kernels else densities.log_bound
+        drawn = not kernels and config.pool < len(goals)
+        # d, bounded from below: each state's own, or one for all where they are drawn by weight.
+        log_unit = log_mean(state.log_d) - (log_mean(log_weight) if drawn else log_weight)
+        # Who is too far from everything to count is not to count infinitely.
+        log_unit = jnp.maximum(log_unit, top - FARTHEST)
+        if kernels:
+            density = kernel_density(kernels, state.future_target, log_unit)
+        else:
+            if drawn:
+                states = goals[draw(key, jnp.exp(log_weight), config.pool * n)]
+            else:
+                states, log_unit = jnp.repeat(goals, n, 0), log_unit[:, None]
+            pool = Pool(states.reshape(-1, n, goals.shape[1]), log_unit)
+            density = flow_density(densities, state.future_target, pool)
+        return make_target(config, head, density, jnp.exp(top - log_unit).mean())
+
     def update(state: VDIState, ring: Ring, key: jax.Array, step: jax.Array):
         key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
         metrics: Metrics = {}
-        if config.density == "flow":
+        if not kernels:  # which have nothing to learn
             state, metrics = density_step(config, densities, state, ring, key_density, step)
-        else:  # kernels have nothing to learn: they narrow
-            state = state._replace(flows=kernels(densities.smoothing(step)))
         early = config.early_delay or config.flow_delay
         delay = jnp.where(step < config.early_updates, early, config.flow_delay)
-        flows = state.flows
         future_target, log_d = jax.lax.cond(
             step % delay == 0,
-            lambda: (flows.future, densities.log_d(flows.state, state.td3.norm, demos.obs, ring)),
+            lambda: copied(state, ring, step),
             lambda: (state.future_target, state.log_d),
         )
         state = state._replace(future_target=future_target, log_d=log_d)
@@ -431,24 +366,16 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
 
         def improve(td3: TD3State) -> tuple[TD3State, Metrics]:
             if config.pool:
-                if config.pool < len(goals):
-                    drawn = draw(key_td, weight, config.pool * n)
-                    states = goals[drawn].reshape(config.pool, n, -1)
-                    log_unit = log_mean(state.log_d) - log_mean(log_weight)
-                else:
-                    states = jnp.broadcast_to(goals[:, None], (len(goals), n, goals.shape[1]))
-                    log_unit = (log_mean(state.log_d) - log_weight)[:, None]
-                # Who is too far from everything to count is not to count infinitely.
-                top = densities.log_bound(state.future_target)
-                pool = Pool(states, jnp.maximum(log_unit, top - FARTHEST))
+                target_fn = together(state, log_weight, key_td)
                 goal = actor_goal = jnp.zeros((n, 0))
             else:
-                pool, goal = None, goals[jax.random.randint(key_td, (n,), 0, len(goals))]
+                density = flow_density(densities, state.future_target)
+                target_fn = make_target(config, head, density, math.exp(densities.log_bound))
+                goal = goals[jax.random.randint(key_td, (n,), 0, len(goals))]
                 actor_goal = goals[draw(key_actor, weight, n)]
             return learn(
                 config.td3, head, td3, replay.fetch(ring, replay.sample(ring, key_rows, n)), goal,
-                1.0, make_target(config, densities, head, state.future_target, pool),
-                lambda: actor_goal, key_target, step, free_policy,
+                1.0, target_fn, lambda: actor_goal, key_target, step, free_policy,
             )  # fmt: skip
 
         def wait(td3: TD3State) -> tuple[TD3State, Metrics]:

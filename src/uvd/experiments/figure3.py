@@ -80,11 +80,11 @@ PANELS = {
         "HalfCheetahNonExploitable-v0", "(a) HalfCheetah", "halfcheetah-expert",
         ("1x100", "1x20", "5x20"),
         {
-            "vdi": 10_000_000, "vdi-ratio": 1_000_000, "vdi-kernel": 600_000, "gail": 10_000_000,
+            "vdi": 10_000_000, "vdi-ratio": 1_000_000, "vdi-kernel": 300_000, "gail": 10_000_000,
             "dac": 1_000_000, "bc": 20_000,
         },
         {},
-        {"vdi": Own("cheetah"), "vdi-kernel": Own(run={"episode_steps": 250}, demos=_BEFORE)},
+        {"vdi": Own("cheetah")},
     ),
     "humanoid": Panel(
         "HumanoidNonExploitable-v0", "(b) Humanoid", "humanoid-expert",

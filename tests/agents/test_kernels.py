@@ -1,0 +1,136 @@
+"""VDI without flows: kernels against SciPy's Gaussians, and the target that they make."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from imitated import ACTION, OBS, SMALL, N, fresh, history, make_batch, make_ring, make_spec
+from uvd.agents import vdi
+from uvd.agents.kernels import make_kernels, squared_distances
+from uvd.agents.vdi import make_vdi
+from uvd.errors import UserError
+from uvd.settings import build
+
+LIVE = [0, 2]
+KERNEL = {
+    **SMALL, "density": "kernel", "combine": "sum", "horizon": 1, "average": False, "pool": 4,
+    "smoothing": 0.7, "weight_bound": 3.0, "gamma": 0.9,
+}  # fmt: skip
+
+
+def points(spec, obs, action, pairs):
+    """What kernels compare, in the plain."""
+    x = np.asarray(obs)[..., LIVE] / spec.norm.obs_scale[LIVE]
+    return np.concatenate([x, action], -1) if pairs else x
+
+
+def gaussian(x, y, width):
+    """The density of y under a Gaussian around x, over its peak."""
+    pdf = stats.norm.pdf(x - y, scale=width) / stats.norm.pdf(0, scale=width)
+    return pdf.prod(-1)
+
+
+def test_distances_are_those_of_the_points_and_precise_where_they_are_near():
+    rng = np.random.default_rng(0)
+    x = 3 * rng.normal(size=(5, 22))
+    y = np.concatenate([x[:2] + 1e-2 * rng.normal(size=(2, 22)), 3 * rng.normal(size=(4, 22))])
+    want = ((x[:, None] - y) ** 2).sum(-1)
+    got = squared_distances(jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_d_is_the_mean_of_gaussians_around_what_was_met(pairs):
+    spec, rng, width = make_spec(), np.random.default_rng(0), 0.9
+    shown = points(spec, spec.demos.obs, spec.demos.action, pairs)
+    kernels = make_kernels(spec, pairs, short=9)
+    obs, action = rng.normal(size=(3, 5, OBS)), rng.normal(size=(3, 4, ACTION))
+    for episodes in (3, 1):  # more than the short memory holds, and fewer
+        ring = make_ring(obs[:episodes], action[:episodes])
+        starts = points(spec, obs[:episodes, :-1], action[:episodes], pairs)
+        met = np.concatenate(starts)[-9:]
+        want = gaussian(shown[:, None], met, width).mean(1)
+        np.testing.assert_allclose(np.exp(kernels.log_d(width, spec.norm, ring)), want, rtol=1e-3)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_ratio_is_of_what_follows_or_of_the_pair_itself(pairs):
+    spec, rng, width = make_spec(), np.random.default_rng(0), 0.9
+    batch, unit = make_batch(rng), rng.uniform(0.1, 1, 12)
+    kernels = make_kernels(spec, pairs, short=9)
+    shown = points(spec, spec.demos.obs, spec.demos.action, pairs)
+    here = points(spec, batch.obs if pairs else batch.next_obs, batch.action, pairs)
+    want = (gaussian(shown[:, None], here, width) / unit[:, None]).mean(0)
+    ratio = kernels.ratio(width, spec.norm, batch, jnp.log(unit))
+    np.testing.assert_allclose(ratio, want, rtol=1e-3)
+    assert len(want) == N
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_target_is_the_mean_ratio_and_what_comes_after(monkeypatch, pairs):
+    """(1 - gamma) mean F / d + gamma Q', 1 / d bounded: all states, none drawn."""
+    spec, seen = make_spec(demos=4), {}
+    config = build("vdi", "default", {**KERNEL, "pairs": pairs})
+    real = vdi.make_target
+
+    def spy(config, head, density, bound):
+        inner = real(config, head, density, bound)
+
+        def target_fn(state, batch, goal, key):
+            # Q' is whatever the target has besides F.
+            q, _ = vdi.next_value(config.td3, head, state, batch, goal, key, vdi.free_policy)
+            target, metrics = inner(state, batch, goal, key)
+            seen.update(batch=batch, target=target, q=q, bound=bound)
+            return target, metrics
+
+        return target_fn
+
+    monkeypatch.setattr(vdi, "make_target", spy)
+    rng = np.random.default_rng(0)
+    ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)), True)
+    d = np.array([0.01, 0.1, 0.2, 0.09])
+    state = fresh(config, spec)._replace(log_d=jnp.log(d))
+    make_vdi(config, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
+    batch = seen["batch"]
+    shown = points(spec, spec.demos.obs, spec.demos.action, pairs)
+    here = points(spec, batch.obs if pairs else batch.next_obs, batch.action, pairs)
+    f = gaussian(shown[:, None], here, 0.7)
+    counts = np.maximum(d, 0.1 / 3.0)  # the mean of d is 0.1
+    want = 0.1 * (f / counts[:, None]).mean(0) + 0.9 * np.asarray(seen["q"])
+    want *= ~np.asarray(batch.terminated)
+    assert (want > 0).any()
+    assert np.asarray(batch.terminated).any()
+    np.testing.assert_allclose(seen["target"], np.maximum(want, 0), rtol=1e-3, atol=1e-6)
+    assert float(seen["bound"]) == pytest.approx((1 / counts).mean(), rel=1e-4)
+
+    # Where nothing is near any of them, d stays what a float can divide by.
+    far = state._replace(log_d=jnp.full(4, -1e3))
+    make_vdi(config, spec).update(far, ring, jax.random.key(0), jnp.asarray(1))
+    assert float(seen["bound"]) == pytest.approx(np.exp(vdi.FARTHEST), rel=1e-3)
+
+
+def test_kernels_narrow_and_d_is_taken_at_each_copy():
+    narrows = {"smoothing_half": 2, "smoothing_end": 0.2, "flow_delay": 2}
+    _, states, logged = history({**KERNEL, **narrows, "short": 9}, 6)
+    widths = [float(s.future_target) for s in states[1:]]  # as of the last copy
+    want = 0.7 * 0.5 ** np.array([0, 0, 1, 1, 2, 2.0])
+    np.testing.assert_allclose(widths, np.maximum(want, 0.2), rtol=1e-5)
+    spec, rng = make_spec(), np.random.default_rng(0)
+    ring = make_ring(rng.normal(size=(6, 5, OBS)), np.tanh(rng.normal(size=(6, 4, ACTION))))
+    for state, width in zip(states[1:], widths):
+        want = make_kernels(spec, False, 9).log_d(width, spec.norm, ring)
+        np.testing.assert_allclose(state.log_d, want, rtol=1e-5)
+    for metrics in logged:
+        assert all(np.isfinite(x).all() for x in metrics.values())
+
+
+def test_pairs_need_actions():
+    spec = make_spec()
+    spec = dataclasses.replace(spec, demos=spec.demos._replace(action=None))
+    make_kernels(spec, False, 9)  # states alone do not
+    with pytest.raises(UserError, match="the demonstrations have none"):
+        make_kernels(spec, True, 9)
