@@ -119,11 +119,11 @@ _RATIO = {
     "density_only": 1000, "actor_start": 1500, "short": 20_000,
 }  # fmt: skip
 # The same without flows, from pairs of state and action: 22 columns, of whose root the kernel is
-# 0.4 times and in the end 0.15. A short memory of 4 episodes, and no state counts for more than
-# another: else policies go round in circles (docs/experiments.md, fourteenth round).
+# 0.25 times and in the end 0.15. A short memory of 4 episodes, and no pair counts for more than
+# the mean: else policies go round in circles (docs/experiments.md, fourteenth round).
 _KERNEL = {
     **_RATIO,
-    "density": "kernel", "pool": 1000, "pairs": True, "smoothing": 1.88, "smoothing_half": 25_000,
+    "density": "kernel", "pool": 1000, "pairs": True, "smoothing": 1.17, "smoothing_half": 60_000,
     "smoothing_end": 0.7, "weight_bound": 1.0, "density_only": 0, "actor_start": 500,
     "late_noise": 0.07, "late_updates": 60_000, "policy_average": 5000, "short": 4000,
 }  # fmt: skip
