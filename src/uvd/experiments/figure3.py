@@ -116,9 +116,8 @@ a share of the expert's, random play being 0; interquartile mean over seeds with
 interval, and the worst seed. Return: the mean over seeds. Shown: trajectories × pairs taken of
 each. VDI-RATIO and VDI-KERNEL (its presets of these names) have another target than the paper's.
 VDI and VDI-RATIO read no demonstrated actions, but on Humanoid the action before as part of the
-state; VDI-KERNEL reads the action before on both tasks, the others the action.
-Training episodes are cut on Humanoid, and VDI-KERNEL's on HalfCheetah too (a run's config.toml says
-where); these are not.
+state, as VDI-KERNEL there; on HalfCheetah VDI-KERNEL reads the action, as the others do.
+Training episodes are cut on Humanoid (a run's config.toml says where); these are not.
 Max target: the critic's largest target in the whole run, as a share of its bound.
 Finite: every metric of every report is a number.
 """
