@@ -251,9 +251,9 @@ def counting_agent() -> Agent:
     )
 
 
-def test_an_average_is_evaluated_and_does_not_play(monkeypatch):
+def test_who_is_chosen_is_evaluated_and_does_not_play(monkeypatch):
     plain, task = counting_agent(), goal_task(ENV, {"ends": False})
-    agent = lagged(plain._replace(averaged=lambda updates: plain.policy(updates + 40)))
+    agent = lagged(plain._replace(chosen=lambda updates: plain.policy(updates + 40)))
     norm = Norm(*(np.zeros(n, np.float32) for n in (3, 3, 2, 2)))
     spec = Spec(3, 2, 2, task.success, norm, (0, 1))
     td3 = TD3Config(capacity=90, updates_per_step=0.1, noise=0.0, random=0.0)

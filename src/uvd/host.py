@@ -57,7 +57,10 @@ def lagged(agent: Agent) -> Agent:
     def policy(state: Lagged) -> Policy:
         return agent.policy(state.state)
 
-    return Agent(init, update, policy, lambda state: agent.result(state.state))
+    def judge(state: Lagged, player: Policy, ring: Ring) -> Lagged:
+        return state._replace(state=agent.judged(state.state, player, ring))
+
+    return Agent(init, update, policy, lambda state: agent.result(state.state), judge)
 
 
 def record(task: EnvTask, episodes: Sequence[Played]) -> Record:
@@ -200,6 +203,7 @@ def make_env_program(
         traced("train")
 
         def one(state: Lagged, ring: Ring, key: jax.Array) -> tuple[Lagged, Metrics]:
+            state = agent.judged(state, state.behind, ring)
             # What plays from here on is the policy as it was before these updates.
             state = state._replace(behind=agent.policy(state))
             return burst(state, ring, cycle_keys(key, cycle)[1], cycle)

@@ -173,6 +173,7 @@ def make_program(
         learner, episodes, collected = play(learner, key_play, cycle)
 
         def burst(state: Any) -> tuple[Any, Metrics]:
+            state = agent.judged(state, agent.policy(state), learner.ring)  # it has just played
             return learn(state, learner.ring, key_learn, cycle)
 
         nothing = jax.tree.map(

@@ -72,7 +72,7 @@ _PAPER_VDI = {
     "short": 500_000, "updates_per_step": 0.1, "density": "flow", "combine": "max",
     "horizon": 4, "average": True, "pool": 0, "pairs": False, "smoothing": 0.1,
     "smoothing_half": 0, "smoothing_end": 0.0, "temporal_smoothing": 0.0, "weight_bound": 4.0,
-    "bijectors": 5, "policy_average": 0, "flow_hidden": (400, 400), "flow_lr": 1e-4, "l2": 1e-5,
+    "bijectors": 5, "keep": False, "flow_hidden": (400, 400), "flow_lr": 1e-4, "l2": 1e-5,
     "flow_delay": 8000, "early_delay": 0, "early_updates": 0, "density_only": 8000,
     "actor_start": 9000,
 }  # fmt: skip
@@ -125,10 +125,9 @@ _KERNEL = {
     **_RATIO,
     "density": "kernel", "pool": 1000, "pairs": True, "smoothing": 1.17, "smoothing_half": 60_000,
     "smoothing_end": 0.7, "weight_bound": 1.0, "density_only": 0, "actor_start": 500,
-    "late_noise": 0.07, "late_updates": 60_000, "policy_average": 5000, "short": 4000,
+    "late_noise": 0.07, "late_updates": 60_000, "keep": True, "short": 4000,
 }  # fmt: skip
-# Humanoid's states with the action before, 60 columns: 0.15 times their root. What HalfCheetah gained
-# by the two is not shown here.
+# Humanoid's states with the action before, 60 columns: 0.15 times their root.
 _KERNEL_HUMANOID = {
     **_RATIO,
     "density": "kernel", "pool": 1000, "smoothing": 1.16, "density_only": 0, "actor_start": 500,
@@ -360,7 +359,7 @@ def check(config: Any, run: RunSettings, horizon: int) -> None:
         "actor_start", "actor_scale", "smoothing", "smoothing_half", "smoothing_end",
         "smoothing_long", "bijectors", "flow_decay", "flow_delay", "k", "l2", "early_delay",
         "early_updates", "density_only", "late_noise", "late_updates", "gradient_penalty",
-        "policy_average", "entropy", "lr_half",
+        "entropy", "lr_half",
     )  # fmt: skip
     for name in not_negative:
         _require(s.get(name, 0) >= 0, f"{name} = {s.get(name)} must not be negative")
@@ -457,6 +456,7 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
             kernel or not s["pairs"],
             "pairs are for density = kernel: a flow is of states",
         )
+        _require(kernel or not s["keep"], "keep is for density = kernel, whose d needs no learning")
         _require(
             (s["smoothing_half"] > 0) == (s["smoothing_end"] > 0),
             "smoothing_half and smoothing_end have a meaning only together",

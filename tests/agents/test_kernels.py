@@ -47,21 +47,23 @@ def test_distances_are_those_of_the_points_and_precise_where_they_are_near():
 def test_d_is_the_mean_of_gaussians_around_what_was_met(pairs):
     spec, rng, width = make_spec(), np.random.default_rng(0), 0.9
     shown = points(spec, spec.demos.obs, spec.demos.action, pairs)
-    kernels = make_kernels(spec, pairs, short=9)
+    kernels = make_kernels(spec, pairs)
     obs, action = rng.normal(size=(3, 5, OBS)), rng.normal(size=(3, 4, ACTION))
     for episodes in (3, 1):  # more than the short memory holds, and fewer
         ring = make_ring(obs[:episodes], action[:episodes])
         starts = points(spec, obs[:episodes, :-1], action[:episodes], pairs)
         met = np.concatenate(starts)[-9:]
         want = gaussian(shown[:, None], met, width).mean(1)
-        np.testing.assert_allclose(np.exp(kernels.log_d(width, spec.norm, ring)), want, rtol=1e-3)
+        np.testing.assert_allclose(
+            np.exp(kernels.log_d(width, spec.norm, ring, 9)), want, rtol=1e-3
+        )
 
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_the_ratio_is_of_what_follows_or_of_the_pair_itself(pairs):
     spec, rng, width = make_spec(), np.random.default_rng(0), 0.9
     batch, unit = make_batch(rng), rng.uniform(0.1, 1, 12)
-    kernels = make_kernels(spec, pairs, short=9)
+    kernels = make_kernels(spec, pairs)
     shown = points(spec, spec.demos.obs, spec.demos.action, pairs)
     here = points(spec, batch.obs if pairs else batch.next_obs, batch.action, pairs)
     want = (gaussian(shown[:, None], here, width) / unit[:, None]).mean(0)
@@ -122,7 +124,7 @@ def test_kernels_narrow_and_d_is_taken_at_each_copy():
     spec, rng = make_spec(), np.random.default_rng(0)
     ring = make_ring(rng.normal(size=(6, 5, OBS)), np.tanh(rng.normal(size=(6, 4, ACTION))))
     for state, width in zip(states[1:], widths):
-        want = make_kernels(spec, False, 9).log_d(width, spec.norm, ring)
+        want = make_kernels(spec, False).log_d(width, spec.norm, ring, 9)
         np.testing.assert_allclose(state.log_d, want, rtol=1e-5)
     for metrics in logged:
         assert all(np.isfinite(x).all() for x in metrics.values())
@@ -131,6 +133,34 @@ def test_kernels_narrow_and_d_is_taken_at_each_copy():
 def test_pairs_need_actions():
     spec = make_spec()
     spec = dataclasses.replace(spec, demos=spec.demos._replace(action=None))
-    make_kernels(spec, False, 9)  # states alone do not
+    make_kernels(spec, False)  # states alone do not
     with pytest.raises(UserError, match="the demonstrations have none"):
-        make_kernels(spec, True, 9)
+        make_kernels(spec, True)
+
+
+def test_who_is_kept_made_demonstrations_likeliest_in_its_own_cycle():
+    """log (d + e^-3) of the newest cycle, at the width of the end, decides; who plays goes on."""
+    spec = dataclasses.replace(make_spec(demos=4), cycle=4)
+    narrows = {"smoothing_half": 2, "smoothing_end": 0.35}
+    config = build("vdi", "default", {**KERNEL, **narrows, "keep": True, "pairs": True})
+    agent, state, rng = make_vdi(config, spec), fresh(config, spec), np.random.default_rng(0)
+    shown = points(spec, spec.demos.obs, spec.demos.action, True)
+    cycles, scores, kept = [], [], []
+    for i, far in enumerate((2.0, 0.3, 1.0, 0.1)):
+        obs = np.repeat(spec.demos.obs[None], 5, 1)[:, :5] + far * rng.normal(size=(1, 5, OBS))
+        action = spec.demos.action[None] + far * rng.normal(size=(1, 4, ACTION))
+        cycles.append((obs, action))
+        d = gaussian(shown[:, None], points(spec, obs[0, :4], action[0], True), 0.35).mean(1)
+        scores.append(np.log(d + np.exp(-3)).mean())
+        ring = make_ring(*(np.concatenate(x) for x in zip(*cycles)))
+        player = agent.policy(state)
+        player = player._replace(net=jax.tree.map(lambda x, i=i: jnp.full_like(x, i), player.net))
+        state = agent.judged(state, player, ring)
+        assert float(state.kept.score) == pytest.approx(max(scores), rel=1e-3)
+        kept.append(float(agent.result(state).net.biases[0][0]))
+    assert kept == [int(np.argmax(scores[: i + 1])) for i in range(4)]
+    assert len(set(kept)) > 1
+    assert kept[2] != 2.0, "not just the newest"
+    assert agent.policy(state).net is state.td3.actor_target
+    alone = make_vdi(build("vdi", "default", KERNEL), spec)
+    assert alone.judged(state, player, ring) is state

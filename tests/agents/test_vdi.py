@@ -378,23 +378,6 @@ def test_schedules(monkeypatch):
     assert float(logged[4]["demos/log_d_min"]) == pytest.approx(float(log_d.min()), abs=1e-5)
 
 
-def test_who_is_evaluated_averages_who_plays():
-    agent, states, _ = history({"policy_average": 4, "actor_lr": 0.1}, 6)
-    nets = [s.td3.actor_target for s in states]
-    mean = jax.tree.map(np.asarray, nets[0])
-    for net in nets[1:]:
-        mean = jax.tree.map(lambda m, x: m + (np.asarray(x) - m) / 4, mean, net)
-    for a, b in zip(jax.tree.leaves(agent.result(states[-1]).net), jax.tree.leaves(mean)):
-        np.testing.assert_allclose(a, b, atol=1e-6)
-    plays = agent.policy(states[-1]).net
-    for a, b in zip(jax.tree.leaves(plays), jax.tree.leaves(nets[-1])):
-        np.testing.assert_array_equal(a, b)
-    assert any((abs(a - b) > 1e-4).any() for a, b in zip(jax.tree.leaves(plays), mean[0]))
-    alone, states, _ = history({}, 1)
-    assert states[-1].actor_mean is None
-    assert alone.result(states[-1]).net is states[-1].td3.actor_target
-
-
 def test_the_policy_pursues_no_goal():
     config, spec = build("vdi", "default", SMALL), make_spec()
     policy = make_vdi(config, spec).policy(fresh(config, spec))

@@ -131,7 +131,7 @@ def test_the_papers_sizes():
         assert jobs[3].run["envs"] == 16
         assert jobs[1].settings == ({"smoothing": 1.2} if human else {})
         assert jobs[1].demos == jobs[0].demos
-        assert jobs[2].demos["previous_action"]
+        assert jobs[2].demos.get("previous_action", False) == human
         assert jobs[2].run.get("late_steps") == (400_000 if human else None)
         assert jobs[3].run.get("late_steps") == (1_200_000 if human else None)
     assert Amount.parse("1x20").pairs(1000) == 50

@@ -72,11 +72,16 @@ class Agent(NamedTuple):
     init: Callable[[jax.Array, Spec], State]
     update: Callable[[State, Ring, jax.Array, jax.Array], tuple[State, Metrics]]
     policy: Callable[[State], Policy]  # who plays
-    averaged: Callable[[State], Policy] | None = None
+    chosen: Callable[[State], Policy] | None = None
+    judge: Callable[[State, Policy, Ring], State] | None = None  # told who played the newest cycle
 
     def result(self, state: State) -> Policy:
-        """Who is evaluated, kept and shown: who plays, unless an average of that is at hand."""
-        return (self.averaged or self.policy)(state)
+        """Who is evaluated, kept and shown: who plays, unless another was chosen."""
+        return (self.chosen or self.policy)(state)
+
+    def judged(self, state: State, player: Policy, ring: Ring) -> State:
+        """The state once it knows who played the newest cycle's episodes."""
+        return self.judge(state, player, ring) if self.judge else state
 
 
 class Algorithm(NamedTuple):

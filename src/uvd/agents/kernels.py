@@ -24,7 +24,7 @@ from uvd.errors import UserError
 class Kernels(NamedTuple):
     """Kernels around all that is shown, or around what was met: they are symmetric."""
 
-    log_d: Callable[..., jax.Array]  # (width, norm, ring) -> [shown]
+    log_d: Callable[..., jax.Array]  # (width, norm, ring, newest steps) -> [shown]
     ratio: Callable[..., jax.Array]  # (width, norm, batch, log_unit [shown]) -> [batch]
 
 
@@ -35,7 +35,7 @@ def squared_distances(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.maximum((x**2).sum(-1)[:, None] + (y**2).sum(-1) - 2 * across, 0)
 
 
-def make_kernels(spec: Spec, pairs: bool, short: int) -> Kernels:
+def make_kernels(spec: Spec, pairs: bool) -> Kernels:
     """Kernels over the observation's live columns in normalised units.
 
     Of states they are around s'. Of pairs they are around (s, a) itself, an action's columns
@@ -50,8 +50,8 @@ def make_kernels(spec: Spec, pairs: bool, short: int) -> Kernels:
         x = ((obs - norm.obs_shift) / norm.obs_scale)[..., live]
         return jnp.concatenate([x, action], -1) if pairs else x
 
-    def log_d(width: jax.Array, norm: Norm, ring: Ring) -> jax.Array:
-        row, there = replay.newest(ring, short)
+    def log_d(width: Any, norm: Norm, ring: Ring, newest: int) -> jax.Array:
+        row, there = replay.newest(ring, newest)
         met = points(norm, ring.obs[row], ring.action[row])
 
         def of(one: jax.Array) -> jax.Array:

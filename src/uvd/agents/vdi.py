@@ -34,7 +34,6 @@ from uvd.agents.td3 import (
     learn,
     next_value,
     optimiser,
-    polyak,
 )
 from uvd.agents.uvd import COMBINE, Signals, fading
 from uvd.core import replay
@@ -107,8 +106,9 @@ class VDIConfig:
     """Exploration noise after `late_updates`; `noise` holds before."""
     late_updates: int = 0
     """Updates after which `late_noise` holds (0: never)."""
-    policy_average: int = 0
-    """Updates over which the policy that is evaluated averages the one that plays (0: none)."""
+    keep: bool = False
+    """Who is evaluated is, of all policies that played, the one under which the demonstrations were
+    likeliest in its own episodes (with kernels only)."""
     short: int = 50_000
     """Newest transitions that train the densities: the short replay memory."""
 
@@ -125,13 +125,22 @@ class VDIState(NamedTuple):
     future_target: Any  # `Params` of F, or the kernels' width, as of the last copy
     log_d: jax.Array  # [demonstration states], as of the last copy
     noise: jax.Array  # of exploration, as of the last update
-    actor_mean: Any  # `MLP`, the slow actor over `policy_average` updates, or None
+    kept: Any  # `Kept`, or () without `keep`
+
+
+class Kept(NamedTuple):
+    """The best who has played so far, by its own episodes."""
+
+    actor: MLP
+    score: jax.Array
 
 
 # (norm, transitions, goals): F as a target takes it
 DensityFn = Callable[[Norm, Batch, jax.Array], jax.Array]
 DENSITIES = ("flow", "kernel")
 FARTHEST = 60.0  # in logarithms: d counts as no less than this below F's bound
+NOBODY = -1e9  # the score before anybody has played
+RARE = 3.0  # in logarithms below the kernel's peak: where a state begins to count for a policy
 
 
 class Pool(NamedTuple):
@@ -297,7 +306,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     densities = densities_of(config, spec)
     kernels = None
     if config.density == "kernel":
-        kernels = make_kernels(spec, config.pairs, config.short)
+        kernels = make_kernels(spec, config.pairs)
     # A pool's values are of the order of 1 whatever the densities are.
     bound = 1.0 if config.pool else math.exp(densities.log_bound)
     head = HEADS[config.td3.critic_head](bound, config.td3.critic_start)
@@ -318,14 +327,14 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             flows.future if flows else jnp.asarray(config.smoothing, jnp.float32),
             jnp.zeros(len(goals)),
             jnp.asarray(config.td3.noise, jnp.float32),
-            jax.tree.map(jnp.copy, td3.actor_target) if config.policy_average else None,
+            Kept(jax.tree.map(jnp.copy, td3.actor), jnp.full((), NOBODY)) if config.keep else (),
         )
 
     def copied(state: VDIState, ring: Ring, step: jax.Array) -> tuple[Any, jax.Array]:
         """F as it is now, and d of every demonstration state."""
         if kernels:
             width = smoothing(config, step)
-            return width, kernels.log_d(width, state.td3.norm, ring)
+            return width, kernels.log_d(width, state.td3.norm, ring, config.short)
         return state.flows.future, densities.log_d(state.flows.state, state.td3.norm, demos.obs)
 
     def together(state: VDIState, log_weight: jax.Array, key: jax.Array) -> TargetFn:
@@ -389,18 +398,29 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         late = (step >= config.late_updates) & (config.late_updates > 0)
         noise = jnp.where(late, config.late_noise, config.td3.noise)
         state = state._replace(td3=td3, noise=noise.astype(jnp.float32))
-        if config.policy_average:
-            mean = polyak(state.actor_mean, td3.actor_target, 1 / config.policy_average)
-            state = state._replace(actor_mean=mean)
+        if config.keep:
+            metrics["demos/score"] = state.kept.score
         return state, {**metrics, **learned, **demo_metrics(state.log_d, weight)}
 
     def policy(state: VDIState) -> Policy:
         return free_policy(state.td3.actor_target, state.td3.norm)._replace(noise=state.noise)
 
-    def averaged(state: VDIState) -> Policy:
-        return policy(state)._replace(net=state.actor_mean)
+    def chosen(state: VDIState) -> Policy:
+        return policy(state)._replace(net=state.kept.actor)
 
-    return Agent(init, update, policy, averaged if config.policy_average else None)
+    def judge(state: VDIState, player: Policy, ring: Ring) -> VDIState:
+        """By the likelihood of what is shown under the newest cycle, at the width of the end."""
+        assert kernels is not None
+        width = config.smoothing_end or config.smoothing
+        log_d = kernels.log_d(width, state.td3.norm, ring, spec.cycle)
+        score = jnp.logaddexp(log_d, -RARE).mean()
+        new = Kept(player.net, score)
+        kept = jax.tree.map(lambda a, b: jnp.where(score > state.kept.score, a, b), new, state.kept)
+        return state._replace(kept=kept)
+
+    if not config.keep:
+        return Agent(init, update, policy)
+    return Agent(init, update, policy, chosen, judge)
 
 
 ALGORITHMS["vdi"] = Algorithm(

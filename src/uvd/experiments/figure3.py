@@ -80,7 +80,7 @@ PANELS = {
         "HalfCheetahNonExploitable-v0", "(a) HalfCheetah", "halfcheetah-expert",
         ("1x100", "1x20", "5x20"),
         {
-            "vdi": 10_000_000, "vdi-ratio": 1_000_000, "vdi-kernel": 400_000, "gail": 10_000_000,
+            "vdi": 10_000_000, "vdi-ratio": 1_000_000, "vdi-kernel": 300_000, "gail": 10_000_000,
             "dac": 1_000_000, "bc": 20_000,
         },
         {},
