@@ -20,7 +20,7 @@ from uvd.cli import main
 from uvd.collect.worker import EVAL, TRAIN, Played
 from uvd.collect.workers import Workers
 from uvd.core.policy import MLP, Norm, Policy
-from uvd.core.replay import records
+from uvd.core.replay import newest, records
 from uvd.errors import Stopped, UserError
 from uvd.host import lagged, make_env_program, moved
 from uvd.runs import Run
@@ -249,6 +249,32 @@ def counting_agent() -> Agent:
         ),
         policy,
     )
+
+
+def test_a_judge_is_told_who_played_the_newest_episodes():
+    task, seen = goal_task(ENV, {"ends": False}), []
+
+    def judge(updates, player, ring):
+        row = newest(ring, QUOTA)[0]
+        told = jnp.tanh(player.net.biases[0][0])
+        jax.debug.callback(lambda *x: seen.append(x), told, ring.action[row, 0])
+        return updates
+
+    agent = lagged(counting_agent()._replace(judge=judge))
+    norm = Norm(*(np.zeros(n, np.float32) for n in (3, 3, 2, 2)))
+    spec = Spec(3, 2, 2, task.success, norm, (0, 1))
+    td3 = TD3Config(capacity=200, updates_per_step=0.1, noise=0.0, random=0.0)
+    run, workers = RunSettings(seeds=1, envs=3), Workers(task, 1)
+    program = make_env_program(agent, task, spec, td3, run, 5, 1, workers)
+    learner = program.init(0, 1)
+    for cycle in range(5):
+        learner, *_ = program.train(learner, jnp.asarray(cycle))
+    program.close()
+    jax.effects_barrier()
+    # The first cycle is not learned from; every other brings 3 updates, seen two cycles later.
+    assert [round(100 * float(told)) for told, _ in seen] == [0, 0, 3, 6]
+    for told, played in seen:
+        np.testing.assert_allclose(played, told, atol=1e-6)
 
 
 def test_who_is_chosen_is_evaluated_and_does_not_play(monkeypatch):

@@ -418,6 +418,31 @@ def test_an_on_policy_agent_learns_once_a_cycle_from_what_it_played_itself():
     assert (learner.agent.state == 3).all()
 
 
+def test_a_policy_is_kept_on_the_device_and_after_a_stop(shown, tmp_path):
+    """The preset `kernel` in a small run: the best score never falls, and its policy is the one
+    that is evaluated, resumed and loaded."""
+    tiny = {
+        "hidden": (16, 16), "batch": 32, "capacity": 4000, "short": 400, "warmup": 200,
+        "actor_start": 0, "noise": 0.3,
+        "updates_per_step": 0.2, "envs": 2, "seeds": 2, "eval_every": 400, "eval_episodes": 4,
+        "demos": str(shown), "trajectories": 1, "every": 5, "preset": "kernel", "quiet": True,
+    }  # fmt: skip
+    whole = uvd.train("vdi", "PointLoop-v0", out=tmp_path / "whole", steps=2000, **tiny)
+    score = np.array([row["demos/score"] for row in whole.rows()])
+    assert (score > -3.01).all()  # the least that there is
+    assert (np.diff(score, axis=0) >= 0).all()
+    assert (score[-1] > score[0]).any()
+    for seed in (0, 1):
+        state = whole.seed_state(seed)
+        net = whole.plan.agent.result(state).net
+        assert all((a == b).all() for a, b in zip(net.biases, state.kept.actor.biases))
+        assert any((a != b).any() for a, b in zip(net.biases, state.td3.actor_target.biases))
+    uvd.train("vdi", "PointLoop-v0", out=tmp_path / "parts", steps=800, **tiny)
+    again = uvd.resume(tmp_path / "parts", steps=2000, quiet=True)
+    for a, b in zip(jax.tree.leaves(whole.state.kept), jax.tree.leaves(again.state.kept)):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_an_on_policy_agent_on_the_device():
     task = find_task("PointLoop-v0", {})._replace(
         horizon=5, action_dim=1, obs_dim=2,
