@@ -20,7 +20,7 @@ from uvd.collect.worker import TRAIN, Job
 from uvd.collect.workers import Policies, Workers
 from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, Policy, act
-from uvd.core.replay import records
+from uvd.core.replay import newest, records
 from uvd.demos import Trajectory
 from uvd.errors import UserError
 from uvd.experiments.pointloop import make_demos, visited
@@ -451,7 +451,17 @@ def test_an_on_policy_agent_on_the_device():
     norm = Norm(np.zeros(2), np.ones(2), np.zeros(0), np.ones(0))
     spec = Spec(2, 1, 0, lambda a, g: a, norm, (), rewards=True)
     td3 = TD3Config(capacity=100, noise=0.0, random=0.0, warmup_random=True)
-    program = make_program(counting(), task, spec, td3, 3, 4, 1, on_policy=True)
+    judged = []
+
+    def judge(state, player, ring):
+        """Notes who it is told of, and what was played."""
+        row = newest(ring, 15)[0]
+        told = jnp.tanh(player.net.biases[-1][0])
+        jax.debug.callback(lambda *x: judged.append(x), told, ring.action[row, 0])
+        return state
+
+    agent = counting()._replace(judge=judge)
+    program = make_program(agent, task, spec, td3, 3, 4, 1, on_policy=True)
     learner, episodes, metrics = program.train(program.init(0, 2), jnp.asarray(0, jnp.int32))
     means = np.array(episodes.action).reshape(2, 4, 15)
     assert 0.4 < means[:, 0].std() < 0.7  # random until it learns
@@ -461,6 +471,10 @@ def test_an_on_policy_agent_on_the_device():
     np.testing.assert_array_equal(metrics["rows"][1:, 0, 0], [30, 45, 60])
     np.testing.assert_allclose(metrics["collect/return"][1:, 0], [0, 0.05, 0.1], atol=1e-5)
     assert (learner.agent == 3).all()
+    jax.effects_barrier()
+    assert sorted(round(100 * float(told)) for told, _ in judged) == [0, 0, 1, 1, 2, 2]
+    for told, played in judged:
+        np.testing.assert_allclose(played, told, atol=1e-6)
 
 
 def test_workers_draw_and_append_the_action_before():

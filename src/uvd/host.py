@@ -203,7 +203,7 @@ def make_env_program(
         traced("train")
 
         def one(state: Lagged, ring: Ring, key: jax.Array) -> tuple[Lagged, Metrics]:
-            state = agent.judged(state, state.behind, ring)
+            state = agent.judged(state, agent.policy(state) if on_policy else state.behind, ring)
             # What plays from here on is the policy as it was before these updates.
             state = state._replace(behind=agent.policy(state))
             return burst(state, ring, cycle_keys(key, cycle)[1], cycle)

@@ -119,8 +119,8 @@ _RATIO = {
     "density_only": 1000, "actor_start": 1500, "short": 20_000,
 }  # fmt: skip
 # The same without flows, from pairs of state and action: 22 columns, of whose root the kernel is
-# 0.25 times and in the end 0.15. A short memory of 4 episodes, and no pair counts for more than
-# the mean: else policies go round in circles (docs/experiments.md, fourteenth round).
+# 0.25 times and in the end 0.15. A short memory of 4 episodes and bounded weights, for policies go
+# round between gaits, and the best of them is kept (docs/experiments.md, fourteenth round).
 _KERNEL = {
     **_RATIO,
     "density": "kernel", "pool": 1000, "pairs": True, "smoothing": 1.17, "smoothing_half": 60_000,

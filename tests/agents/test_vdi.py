@@ -275,7 +275,11 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     def spy_density(densities, flow, pool):
         asked["pool"] = pool
 
+    def spy_target(config, head, density, bound):
+        asked["bound"] = bound
+
     monkeypatch.setattr(vdi, "flow_density", spy_density)
+    monkeypatch.setattr(vdi, "make_target", spy_target)
     pooled = override(config, {"combine": "sum", "horizon": 1, "pool": 2})
     state = fresh(pooled, spec)._replace(log_d=jnp.log(d))
     make_vdi(pooled, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
@@ -286,10 +290,18 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     f = rng.uniform(size=4)
     drawn = (weight / weight.sum() * f).sum() / np.exp(log_unit)
     assert drawn == pytest.approx((f * np.minimum(1 / d, 3.0 / 5)).mean(), rel=1e-5)
+    # As many as there are: each with its own, in the order of the states.
+    everyone = override(pooled, {"pool": 4})
+    make_vdi(everyone, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
+    states, log_unit = asked["pool"]
+    for i in range(4):
+        np.testing.assert_array_equal(states[i], np.tile(spec.demos.obs[i, [0, 2]], (8000, 1)))
+    np.testing.assert_allclose(np.exp(-log_unit[:, 0]), np.minimum(1 / d, 3.0 / 5), rtol=1e-5)
+    top = densities_of(pooled, spec).log_bound
+    assert float(asked["bound"]) == pytest.approx(np.exp(top - log_unit).mean(), rel=1e-5)
     # Where nothing is near any of them, the unit stays one that a float can divide by.
     far = state._replace(log_d=jnp.full(4, -1e3))
     make_vdi(pooled, spec).update(far, ring, jax.random.key(0), jnp.asarray(1))
-    top = densities_of(pooled, spec).log_bound
     assert float(asked["pool"].log_unit) == pytest.approx(top - vdi.FARTHEST)
 
 

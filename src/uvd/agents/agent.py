@@ -1,6 +1,7 @@
 """The contract of an algorithm, and the registry.
 
-An algorithm is three pure functions over a pytree of state. A run of n seeds is the same program
+An algorithm is three pure functions over a pytree of state, and two more where not everybody who
+plays is to be shown. A run of n seeds is the same program
 under `vmap`; `step`, the update's number, is shared by all seeds, so that a `cond` on it (a delayed
 actor, a hard copy) stays a branch there instead of becoming a select that computes both sides.
 """
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from uvd.core.policy import Norm, Policy
 from uvd.core.replay import Ring
@@ -47,6 +49,11 @@ class Spec:
     live_obs: tuple[int, ...] = ()  # observation columns that move in roll-outs or demonstrations
     told: int = 0  # numbers at the end of an observation that critics read, but no policy
     cycle: int = 0  # transitions that a cycle brings: what an on-policy algorithm learns from
+
+    @property
+    def columns(self) -> np.ndarray:
+        """The observation's columns that densities are over: all, where none are known to move."""
+        return np.array(self.live_obs or range(self.obs_dim), np.int32)
 
     def value_range(self, gamma: float) -> tuple[float, float]:
         """What discounted sums of rewards lie between; an episode may end at any step.

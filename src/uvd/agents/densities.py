@@ -49,7 +49,7 @@ def make_densities(
     spec: Spec, bijectors: int, hidden: tuple[int, ...], average: bool, narrowest: float
 ) -> Densities:
     """F(t | s, a) over what changes until then, and d(s), under at least so much smoothing."""
-    live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
+    live = spec.columns
     dim = len(live)
     flow = make_flow(dim, spec.obs_dim + spec.action_dim, bijectors, hidden)
     root = dim if average else 1

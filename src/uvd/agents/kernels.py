@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from uvd.agents.agent import Spec, demonstrations
 from uvd.core import replay
@@ -44,10 +43,9 @@ def make_kernels(spec: Spec, pairs: bool) -> Kernels:
     demos = demonstrations(spec)
     if pairs and demos.action is None:
         raise UserError("pairs = true compares actions, and the demonstrations have none")
-    live = np.array(spec.live_obs or range(spec.obs_dim), np.int32)
 
     def points(norm: Norm, obs: jax.Array, action: Any) -> jax.Array:
-        x = ((obs - norm.obs_shift) / norm.obs_scale)[..., live]
+        x = ((obs - norm.obs_shift) / norm.obs_scale)[..., spec.columns]
         return jnp.concatenate([x, action], -1) if pairs else x
 
     def log_d(width: Any, norm: Norm, ring: Ring, newest: int) -> jax.Array:

@@ -277,7 +277,9 @@ def make_target(
             gamma,
             config.temporal_smoothing,
         )
-        free = COMBINE[config.combine](signals) * ~batch.terminated
+        free = COMBINE[config.combine](signals)
+        if not config.pairs:  # which were played before anything ended
+            free *= ~batch.terminated
         target = jnp.clip(free, 0.0, bound)
         return target, {
             "critic/frac_td": (target <= gamma * q * (1 + 1e-3)).mean(),
@@ -327,7 +329,9 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             flows.future if flows else jnp.asarray(config.smoothing, jnp.float32),
             jnp.zeros(len(goals)),
             jnp.asarray(config.td3.noise, jnp.float32),
-            Kept(jax.tree.map(jnp.copy, td3.actor), jnp.full((), NOBODY)) if config.keep else (),
+            Kept(jax.tree.map(jnp.copy, td3.actor), jnp.full((), NOBODY, jnp.float32))
+            if config.keep
+            else (),
         )
 
     def copied(state: VDIState, ring: Ring, step: jax.Array) -> tuple[Any, jax.Array]:
