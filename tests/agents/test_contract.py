@@ -32,6 +32,7 @@ TASK = make_task("PointReach-v0")._replace(horizon=8)
 LOOP = make_task("PointLoop-v0")._replace(horizon=8)
 LOSS = {"bc": "actor/loss"}  # of those without a critic
 NO_SLOW_COPIES = {"bc", "gail"}
+OWN = {"kernel": {"horizon": 1, "flow_delay": 5}}  # a sum's, and a width that moves
 
 
 def spec_of(task):
@@ -81,9 +82,9 @@ def run(program, learner, cycles=CYCLES, first=0, calls=CALLS):
 class Made:
     """An algorithm's programs, and the run of three seeds that tests compare with."""
 
-    def __init__(self, name):
-        known = flatten(ALGORITHMS[name].config())
-        config = build(name, "default", {k: v for k, v in SMALL.items() if k in known})
+    def __init__(self, name, preset):
+        known, small = flatten(ALGORITHMS[name].config()), {**SMALL, **OWN.get(preset, {})}
+        config = build(name, preset, {k: v for k, v in small.items() if k in known})
         algorithm = ALGORITHMS[name]
         self.name, self.td3, self.on_policy = name, shared(config), algorithm.on_policy
         self.task = LOOP if algorithm.learns_from == "demos" else TASK
@@ -99,9 +100,10 @@ class Made:
         )
 
 
-@pytest.fixture(scope="module", params=sorted(ALGORITHMS))
+@pytest.fixture(scope="module", params=[*sorted(ALGORITHMS), "vdi kernel"])
 def made(request):
-    return Made(request.param)
+    name, _, preset = request.param.partition(" ")
+    return Made(name, preset or "default")
 
 
 def test_one_trace(made):
