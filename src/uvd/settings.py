@@ -124,7 +124,7 @@ _RATIO = {
 _KERNEL = {
     **_RATIO,
     "density": "kernel", "pool": 1000, "pairs": True, "smoothing": 1.17, "smoothing_half": 60_000,
-    "smoothing_end": 0.7, "weight_bound": 1.0, "density_only": 0, "actor_start": 500,
+    "smoothing_end": 0.7, "weight_bound": 2.0, "density_only": 0, "actor_start": 500,
     "late_noise": 0.07, "late_updates": 60_000, "keep": True, "short": 4000,
 }  # fmt: skip
 # Humanoid's states with the action before, 60 columns: 0.15 times their root.
