@@ -1,9 +1,9 @@
 """The contract of an algorithm, and the registry.
 
 An algorithm is three pure functions over a pytree of state, and two more where not everybody who
-plays is to be shown. A run of n seeds is the same program
-under `vmap`; `step`, the update's number, is shared by all seeds, so that a `cond` on it (a delayed
-actor, a hard copy) stays a branch there instead of becoming a select that computes both sides.
+plays is to be shown. A run of n seeds is the same program under `vmap`; `step`, the update's
+number, is shared by all seeds, so that a `cond` on it (a delayed actor, a hard copy) stays a branch
+there instead of becoming a select that computes both sides.
 """
 
 import math

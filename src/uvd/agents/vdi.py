@@ -168,16 +168,20 @@ def free_policy(actor: MLP, norm: Norm) -> Policy:
     return Policy(actor, norm._replace(goal_shift=none, goal_scale=none, seen=None))
 
 
+def narrowest(config: VDIConfig) -> float:
+    """The smoothing's width in the end."""
+    return config.smoothing_end or config.smoothing
+
+
 def densities_of(config: VDIConfig, spec: Spec) -> Densities:
     """F and d as flows, as the settings have them."""
-    narrowest = config.smoothing_end or config.smoothing
-    return make_densities(spec, config.bijectors, config.flow_hidden, config.average, narrowest)
+    width = narrowest(config)
+    return make_densities(spec, config.bijectors, config.flow_hidden, config.average, width)
 
 
 def smoothing(config: VDIConfig, step: jax.Array) -> jax.Array:
     """The smoothing's width at an update."""
-    end = config.smoothing_end or config.smoothing
-    return fading(config.smoothing, config.smoothing_half, end, step)
+    return fading(config.smoothing, config.smoothing_half, narrowest(config), step)
 
 
 def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
@@ -415,8 +419,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     def judge(state: VDIState, player: Policy, ring: Ring) -> VDIState:
         """By the likelihood of what is shown under the newest cycle, at the width of the end."""
         assert kernels is not None
-        width = config.smoothing_end or config.smoothing
-        log_d = kernels.log_d(width, state.td3.norm, ring, spec.cycle)
+        log_d = kernels.log_d(narrowest(config), state.td3.norm, ring, spec.cycle)
         score = jnp.logaddexp(log_d, -RARE).mean()
         new = Kept(player.net, score)
         kept = jax.tree.map(lambda a, b: jnp.where(score > state.kept.score, a, b), new, state.kept)
