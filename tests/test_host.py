@@ -254,7 +254,7 @@ def counting_agent() -> Agent:
 def test_a_judge_is_told_who_played_the_newest_episodes():
     task, seen = goal_task(ENV, {"ends": False}), []
 
-    def judge(updates, player, ring):
+    def judge(updates, player, ring, settled):
         row = newest(ring, QUOTA)[0]
         told = jnp.tanh(player.net.biases[0][0])
         jax.debug.callback(lambda *x: seen.append(x), told, ring.action[row, 0])

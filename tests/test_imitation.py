@@ -453,7 +453,7 @@ def test_an_on_policy_agent_on_the_device():
     td3 = TD3Config(capacity=100, noise=0.0, random=0.0, warmup_random=True)
     judged = []
 
-    def judge(state, player, ring):
+    def judge(state, player, ring, settled):
         """Notes who it is told of, and what was played."""
         row = newest(ring, 15)[0]
         told = jnp.tanh(player.net.biases[-1][0])

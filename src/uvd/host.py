@@ -57,8 +57,8 @@ def lagged(agent: Agent) -> Agent:
     def policy(state: Lagged) -> Policy:
         return agent.policy(state.state)
 
-    def judge(state: Lagged, player: Policy, ring: Ring) -> Lagged:
-        return state._replace(state=agent.judged(state.state, player, ring))
+    def judge(state: Lagged, player: Policy, ring: Ring, settled: jax.Array | bool) -> Lagged:
+        return state._replace(state=agent.judged(state.state, player, ring, settled))
 
     return Agent(init, update, policy, lambda state: agent.result(state.state), judge)
 
@@ -201,9 +201,11 @@ def make_env_program(
 
     def learn(state: Lagged, ring: Ring, key: jax.Array, cycle: jax.Array):
         traced("train")
+        settled = quota * cycle >= run.late_steps
 
         def one(state: Lagged, ring: Ring, key: jax.Array) -> tuple[Lagged, Metrics]:
-            state = agent.judged(state, agent.policy(state) if on_policy else state.behind, ring)
+            player = agent.policy(state) if on_policy else state.behind
+            state = agent.judged(state, player, ring, settled)
             # What plays from here on is the policy as it was before these updates.
             state = state._replace(behind=agent.policy(state))
             return burst(state, ring, cycle_keys(key, cycle)[1], cycle)

@@ -131,7 +131,7 @@ _KERNEL = {
 _KERNEL_HUMANOID = {
     **_RATIO,
     "density": "kernel", "pool": 1000, "smoothing": 1.16, "density_only": 0, "actor_start": 500,
-    "late_noise": 0.1, "late_updates": 600_000, "batch": 256, "lr_half": 400_000,
+    "late_noise": 0.1, "late_updates": 600_000, "batch": 256, "lr_half": 400_000, "keep": True,
 }  # fmt: skip
 
 # The rivals on MuJoCo's walkers, each with the settings its own authors used there, as far as they

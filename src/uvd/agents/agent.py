@@ -80,15 +80,18 @@ class Agent(NamedTuple):
     update: Callable[[State, Ring, jax.Array, jax.Array], tuple[State, Metrics]]
     policy: Callable[[State], Policy]  # who plays
     chosen: Callable[[State], Policy] | None = None
-    judge: Callable[[State, Policy, Ring], State] | None = None  # told who played the newest cycle
+    # told who played the newest cycle, and whether episodes are as long by now as they will be
+    judge: Callable[[State, Policy, Ring, jax.Array | bool], State] | None = None
 
     def result(self, state: State) -> Policy:
         """Who is evaluated, kept and shown: who plays, unless another was chosen."""
         return (self.chosen or self.policy)(state)
 
-    def judged(self, state: State, player: Policy, ring: Ring) -> State:
+    def judged(
+        self, state: State, player: Policy, ring: Ring, settled: jax.Array | bool = True
+    ) -> State:
         """The state once it knows who played the newest cycle's episodes."""
-        return self.judge(state, player, ring) if self.judge else state
+        return self.judge(state, player, ring, settled) if self.judge else state
 
 
 class Algorithm(NamedTuple):

@@ -129,17 +129,21 @@ class VDIState(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The best who has played so far, by its own episodes."""
+    """The best who has played so far, by its own episodes.
+
+    Scores of shorter episodes do not compare: until these have their final length (`settled`), it
+    is whoever plays.
+    """
 
     actor: MLP
     score: jax.Array
+    settled: jax.Array
 
 
 # (norm, transitions, goals): F as a target takes it
 DensityFn = Callable[[Norm, Batch, jax.Array], jax.Array]
 DENSITIES = ("flow", "kernel")
 FARTHEST = 60.0  # in logarithms: d counts as no less than this below F's bound
-NOBODY = -1e9  # the score before anybody has played
 RARE = 3.0  # in logarithms below the kernel's peak: where a state begins to count for a policy
 
 
@@ -333,7 +337,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             flows.future if flows else jnp.asarray(config.smoothing, jnp.float32),
             jnp.zeros(len(goals)),
             jnp.asarray(config.td3.noise, jnp.float32),
-            Kept(jax.tree.map(jnp.copy, td3.actor), jnp.full((), NOBODY, jnp.float32))
+            Kept(jax.tree.map(jnp.copy, td3.actor), jnp.asarray(-RARE), jnp.asarray(False))
             if config.keep
             else (),
         )
@@ -416,13 +420,16 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     def chosen(state: VDIState) -> Policy:
         return policy(state)._replace(net=state.kept.actor)
 
-    def judge(state: VDIState, player: Policy, ring: Ring) -> VDIState:
+    def judge(
+        state: VDIState, player: Policy, ring: Ring, settled: jax.Array | bool
+    ) -> VDIState:
         """By the likelihood of what is shown under the newest cycle, at the width of the end."""
         assert kernels is not None
         log_d = kernels.log_d(narrowest(config), state.td3.norm, ring, spec.cycle)
         score = jnp.logaddexp(log_d, -RARE).mean()
-        new = Kept(player.net, score)
-        kept = jax.tree.map(lambda a, b: jnp.where(score > state.kept.score, a, b), new, state.kept)
+        new = Kept(player.net, score, jnp.asarray(settled))
+        better = (score > state.kept.score) | ~state.kept.settled
+        kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, state.kept)
         return state._replace(kept=kept)
 
     if not config.keep:
