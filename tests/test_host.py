@@ -257,24 +257,28 @@ def test_a_judge_is_told_who_played_the_newest_episodes():
     def judge(updates, player, ring, settled):
         row = newest(ring, QUOTA)[0]
         told = jnp.tanh(player.net.biases[0][0])
-        jax.debug.callback(lambda *x: seen.append(x), told, ring.action[row, 0])
+        jax.debug.callback(lambda *x: seen.append(x), told, ring.action[row, 0], settled)
         return updates
 
     agent = lagged(counting_agent()._replace(judge=judge))
     norm = Norm(*(np.zeros(n, np.float32) for n in (3, 3, 2, 2)))
     spec = Spec(3, 2, 2, task.success, norm, (0, 1))
     td3 = TD3Config(capacity=200, updates_per_step=0.1, noise=0.0, random=0.0)
-    run, workers = RunSettings(seeds=1, envs=3), Workers(task, 1)
+    late = {"episode_steps": 5, "late_episode_steps": 10, "late_steps": 2 * QUOTA + 1}
+    run, workers = RunSettings(seeds=1, envs=3, **late), Workers(task, 1)
     program = make_env_program(agent, task, spec, td3, run, 5, 1, workers)
-    learner = program.init(0, 1)
+    learner, lengths = program.init(0, 1), []
     for cycle in range(5):
-        learner, *_ = program.train(learner, jnp.asarray(cycle))
+        learner, episodes, _ = program.train(learner, jnp.asarray(cycle))
+        lengths.append(int(episodes.length.max()))
     program.close()
     jax.effects_barrier()
     # The first cycle is not learned from; every other brings 3 updates, seen two cycles later.
-    assert [round(100 * float(told)) for told, _ in seen] == [0, 0, 3, 6]
-    for told, played in seen:
+    assert [round(100 * float(told)) for told, *_ in seen] == [0, 0, 3, 6]
+    for told, played, _ in seen:
         np.testing.assert_allclose(played, told, atol=1e-6)
+    assert lengths == [5, 5, 5, 10, 10]
+    assert [bool(settled) for *_, settled in seen] == [False, False, True, True]
 
 
 def test_who_is_chosen_is_evaluated_and_does_not_play(monkeypatch):

@@ -165,3 +165,27 @@ def test_who_is_kept_made_demonstrations_likeliest_in_its_own_cycle():
     assert agent.policy(state).net is state.td3.actor_target
     alone = make_vdi(build("vdi", "default", KERNEL), spec)
     assert alone.judged(state, player, ring) is state
+
+
+def test_until_episodes_have_their_final_length_who_plays_is_kept():
+    """Scores of shorter episodes are no measure for those of longer ones."""
+    spec = dataclasses.replace(make_spec(demos=4), cycle=4)
+    config = build("vdi", "default", {**KERNEL, "keep": True})
+    agent, state, rng = make_vdi(config, spec), fresh(config, spec), np.random.default_rng(0)
+    kept, scores = [], []
+    # The second is nearest of all, and the fourth nearest of those that count.
+    for i, (far, settled) in enumerate(
+        [(2.0, False), (0.01, False), (1.0, False), (0.2, True), (1.0, True)]
+    ):
+        shown = np.concatenate([spec.demos.obs, spec.demos.obs[:1]])[None]
+        ring = make_ring(
+            shown + far * rng.normal(size=shown.shape), rng.normal(size=(1, 4, ACTION))
+        )
+        player = agent.policy(state)
+        player = player._replace(net=jax.tree.map(lambda x, i=i: jnp.full_like(x, i), player.net))
+        state = agent.judged(state, player, ring, settled)
+        kept.append(int(agent.result(state).net.biases[0][0]))
+        scores.append(float(state.kept.score))
+    assert kept == [0, 1, 2, 3, 3]
+    assert scores[1] == max(scores)
+    assert scores[2] < scores[3] == scores[4] < scores[1]

@@ -420,9 +420,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     def chosen(state: VDIState) -> Policy:
         return policy(state)._replace(net=state.kept.actor)
 
-    def judge(
-        state: VDIState, player: Policy, ring: Ring, settled: jax.Array | bool
-    ) -> VDIState:
+    def judge(state: VDIState, player: Policy, ring: Ring, settled: jax.Array | bool) -> VDIState:
         """By the likelihood of what is shown under the newest cycle, at the width of the end."""
         assert kernels is not None
         log_d = kernels.log_d(narrowest(config), state.td3.norm, ring, spec.cycle)
