@@ -264,21 +264,28 @@ def test_a_judge_is_told_who_played_the_newest_episodes():
     norm = Norm(*(np.zeros(n, np.float32) for n in (3, 3, 2, 2)))
     spec = Spec(3, 2, 2, task.success, norm, (0, 1))
     td3 = TD3Config(capacity=200, updates_per_step=0.1, noise=0.0, random=0.0)
-    late = {"episode_steps": 5, "late_episode_steps": 10, "late_steps": 2 * QUOTA + 1}
-    run, workers = RunSettings(seeds=1, envs=3, **late), Workers(task, 1)
-    program = make_env_program(agent, task, spec, td3, run, 5, 1, workers)
-    learner, lengths = program.init(0, 1), []
-    for cycle in range(5):
-        learner, episodes, _ = program.train(learner, jnp.asarray(cycle))
-        lengths.append(int(episodes.length.max()))
-    program.close()
-    jax.effects_barrier()
+    late = {"episode_steps": 5, "late_episode_steps": 10, "late_steps": 2 * QUOTA}
+
+    def played(run: RunSettings, cycles: int) -> list[int]:
+        seen.clear()
+        program = make_env_program(agent, task, spec, td3, run, cycles, 1, Workers(task, 1))
+        learner, lengths = program.init(0, 1), []
+        for cycle in range(cycles):
+            learner, episodes, _ = program.train(learner, jnp.asarray(cycle))
+            lengths.append(int(episodes.length.max()))
+        program.close()
+        jax.effects_barrier()
+        return lengths
+
+    assert played(RunSettings(seeds=1, envs=3), 2) == [10, 10]
+    assert [bool(settled) for *_, settled in seen] == [True]  # where nothing is ever cut
+    lengths = played(RunSettings(seeds=1, envs=3, **late), 5)
     # The first cycle is not learned from; every other brings 3 updates, seen two cycles later.
     assert [round(100 * float(told)) for told, *_ in seen] == [0, 0, 3, 6]
-    for told, played, _ in seen:
-        np.testing.assert_allclose(played, told, atol=1e-6)
-    assert lengths == [5, 5, 5, 10, 10]
-    assert [bool(settled) for *_, settled in seen] == [False, False, True, True]
+    for told, action, _ in seen:
+        np.testing.assert_allclose(action, told, atol=1e-6)
+    assert lengths == [5, 5, 10, 10, 10]
+    assert [bool(settled) for *_, settled in seen] == [False, True, True, True]
 
 
 def test_who_is_chosen_is_evaluated_and_does_not_play(monkeypatch):

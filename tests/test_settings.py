@@ -43,12 +43,18 @@ def test_vdi_presets_are_table_2() -> None:
         "target_noise": 0.0, "actor_lr": 3e-4, "bijectors": 5, "flow_hidden": (400, 400),
         "smoothing": 0.1,
     }  # fmt: skip
+    method = {
+        "critic_head": "linear", "optimiser": "adam", "combine": "max", "average": True,
+        "density": "flow", "pool": 0, "keep": False, "random": 0.0,
+    }  # fmt: skip
     presets = ("paper", "paper-humanoid", "authors", "cheetah", "humanoid")
     paper, printed, authors, cheetah, humanoid = (
         flatten(build("vdi", preset, {})) for preset in presets
     )
     for settings in (paper, printed, authors):
         assert {k: settings[k] for k in table} == table
+    for settings in (paper, printed):
+        assert {k: settings[k] for k in method} == method
     assert {k: cheetah[k] for k in table} == {**table, "gamma": 0.95}
     own = {"gamma": 0.98, "updates_per_step": 0.4, "horizon": 1, "smoothing": 0.3, "actor_lr": 6e-4}
     assert {k: humanoid[k] for k in table} == {**table, **own}

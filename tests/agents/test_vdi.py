@@ -21,6 +21,7 @@ from uvd.agents.vdi import (
     draw,
     flow_density,
     log_weights,
+    make_optimiser,
     make_target,
     make_vdi,
 )
@@ -55,6 +56,8 @@ def shaken(tree, key, size=0.3):
         {"temporal_smoothing": 0.9},
         {"critic_head": "linear"},
         {"combine": "sum", "horizon": 1, "gamma": 0.9},
+        {"combine": "max-next"},
+        {"combine": "max-paper", "temporal_smoothing": 0.9},
     ],
 )
 def test_the_target_is_that_of_algorithm_2(settings):
@@ -81,11 +84,11 @@ def test_the_target_is_that_of_algorithm_2(settings):
     td3, flow, batch, goal = jax.tree.map(np.asarray, (td3, flow, batch, goal))
     gamma, lam = config.td3.gamma, config.temporal_smoothing
     summed = config.combine == "sum"  # Eq. 3, as the preset `humanoid` has it
-    by_td = ends = 0
-    for i in range(N):
-        # log F in the plain: the couplings undone one by one
-        context = np.concatenate([np.clip((batch.obs[i] - shift) / scale, -5, 5), batch.action[i]])
-        x = (goal[i] - batch.obs[i][live]) / scale[live]
+
+    def density(obs, action, goal):
+        """F in the plain: the couplings undone one by one."""
+        context = np.concatenate([np.clip((obs - shift) / scale, -5, 5), action])
+        x = (goal - obs[live]) / scale[live]
         log_f = 0.0
         for net, moved in zip(flow, vdi_masks(config)):
             out = mlp(net, np.concatenate([x * (1 - moved), context]))
@@ -93,7 +96,10 @@ def test_the_target_is_that_of_algorithm_2(settings):
             x = (x - move) * np.exp(-log_scale)
             log_f -= log_scale.sum()
         log_f += -0.5 * (x**2).sum() - np.log(2 * np.pi)
-        f = min(math.exp(log_f / root), bound)
+        return min(math.exp(log_f / root), bound)
+
+    by_td = ends = 0
+    for i in range(N):
         # Q' in the plain: the actor reads the observation alone, the critic the gap too
         seen = np.clip((batch.next_obs[i] - shift) / scale, -5, 5)
         a = np.tanh(mlp(td3.actor_target, seen))
@@ -102,6 +108,11 @@ def test_the_target_is_that_of_algorithm_2(settings):
         twins = [jax.tree.map(lambda w, k=k: w[k], td3.critic_target) for k in (0, 1)]
         q = min(mlp(net, x)[0] for net in twins)
         q = gamma * q / (10 if config.td3.critic_head == "huber" else 1)
+        if config.combine in ("max", "sum"):
+            f = density(batch.obs[i], batch.action[i], goal[i])
+        else:
+            f = density(batch.next_obs[i], a, goal[i])
+            f *= gamma if config.combine == "max-paper" else 1
         want = (1 - gamma) * f + q if summed else max(lam * q + (1 - lam) * f, q)
         want *= i % 5 != 0
         ends += i % 5 == 0
@@ -109,6 +120,32 @@ def test_the_target_is_that_of_algorithm_2(settings):
         assert float(target[i]) == pytest.approx(np.clip(want, 0, bound), abs=2e-5)
     assert float(metrics["critic/frac_td"]) == pytest.approx((by_td + ends) / N)
     assert summed or 4 < by_td < N - ends - 4, "either is to be the larger now and then"
+
+
+def test_no_target_exceeds_its_bound():
+    config, spec = build("vdi", "default", SMALL), make_spec()
+    densities, state = densities_of(config, spec), fresh(config, spec)
+    bound = math.exp(densities.log_bound)
+    critic = state.td3.critic_target
+    high = critic._replace(biases=(*critic.biases[:-1], jnp.full((2, 1), 20 * bound)))  # Q / 10
+    batch = make_batch(np.random.default_rng(3))
+    target_fn = make_target(
+        config, HEADS["huber"](bound, 0.0), flow_density(densities, state.flows.future), bound
+    )
+    goal = batch.obs[:, np.array([0, 2])]
+    td3 = state.td3._replace(critic_target=high)
+    target, metrics = target_fn(td3, batch, goal, jax.random.key(4))
+    np.testing.assert_allclose(target, bound * ~np.asarray(batch.terminated), rtol=1e-6)
+    assert float(metrics["critic/target_over_bound_max"]) > 1.5  # what it would have been
+
+
+def test_l2_is_part_of_the_gradient():
+    """Not decay beside the optimiser: Adam's first step follows the sign of gradient + l2 w."""
+    config = build("vdi", "default", {"l2": 0.5, "flow_lr": 0.01})
+    weights, grads = jnp.array([2.0, -2.0, 2.0]), jnp.array([-0.5, 0.5, 3.0])
+    optimiser = make_optimiser(config)
+    step, _ = optimiser.update(grads, optimiser.init(weights), weights)
+    np.testing.assert_allclose(step, [-0.01, 0.01, -0.01], rtol=1e-4)
 
 
 def test_a_pool_of_states_is_one_value():
