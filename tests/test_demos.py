@@ -289,7 +289,8 @@ OBS, ACT, REW = np.zeros((2, 7, 16)), np.zeros((2, 7, 6)), np.zeros((2, 7))
         ({"len_B": np.array([7, 0])}, ["len_B[1] is 0, expected 1 to 7"]),
         ({"len_B": np.array([8, 4])}, ["len_B[0] is 8, expected 1 to 7"]),
         ({"len_B": np.array([7.0, 4.0])}, ["len_B is float64", "integers"]),
-        ({"len_B": np.array([], int)}, ["len_B", "[0]"]),
+        ({"len_B": np.array([], int)}, ["len_B is empty"]),
+        ({"obs_B_T_Do": OBS[:, :0], "a_B_T_Da": None, "r_B_T": None}, ["obs_B_T_Do has no steps"]),
         ({"len_B": "seven"}, ["len_B is |S5 of shape []", "integers"]),
         ({"obs_B_T_Do": h5py.Empty("f")}, ["obs_B_T_Do is object of shape []"]),
         ({"obs_B_T_Do": OBS[:1]}, ["obs_B_T_Do is float64 of shape [1, 7, 16]", "[2, T, D]"]),
@@ -345,7 +346,7 @@ def test_a_group_is_no_dataset(tmp_path: Path) -> None:
     path = write_gail(tmp_path / "x.h5", made(), obs_B_T_Do=None)
     with h5py.File(path, "a") as file:
         file.create_group("obs_B_T_Do")
-    refusal(path, "dataset obs_B_T_Do is missing")
+    refusal(path, "dataset obs_B_T_Do is missing; the file has a_B_T_Da, len_B, r_B_T")
 
 
 def test_unknown_minari_ids(tmp_path: Path, minari_root: Path) -> None:
@@ -385,8 +386,10 @@ def test_bad_minari_datasets(minari_root: Path) -> None:
         ({"obs": np.zeros((6, 16)), "action": np.zeros((4, 6))}, ["6 rows, expected 4 or 5"]),
         ({"obs": np.zeros((4, 16)), "action": np.zeros((4, 6)), "reward": np.zeros(3)},
          ["reward has 3 rows, expected 4"]),
-        ({"obs": np.zeros((4, 15))}, ["observations of size 15, expected 16 as in the first"]),
-        ({"obs": np.zeros((4, 16))}, ["actions of size None, expected 6"]),
+        ({"obs": np.zeros((4, 15))}, ["observations of size 15, but of size 16 in the first"]),
+        ({"obs": np.zeros((4, 16))}, ["actions none, but of size 6 in the first"]),
+        ({"obs": np.zeros((4, 16)), "actions": np.zeros((4, 6))},
+         ["no field action; rename actions"]),
         ({"obs": np.array([[{}]], object)}, ["cannot be read as .npz"]),
         ({"obs": np.zeros((4, 16), complex)}, ["complex128", "expected numbers"]),
     ],
@@ -395,6 +398,17 @@ def test_bad_npz_files(tmp_path: Path, arrays: dict[str, Any], names: list[str])
     folder = f.write_npz(made(), tmp_path / "a")
     np.savez(folder / "00002.npz", **arrays)
     refusal(folder, str(folder / "00002.npz"), *names)
+
+
+def test_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*args: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = write_gail(tmp_path / "x.h5", made())
+    monkeypatch.setattr(h5py, "is_hdf5", denied)
+    refusal(path, f"cannot read {path}: Permission denied")
+    monkeypatch.setattr("uvd.formats.os.listdir", denied)
+    refusal(tmp_path, f"cannot read {tmp_path}: Permission denied")
 
 
 def test_other_bad_sources(tmp_path: Path) -> None:
@@ -413,7 +427,7 @@ def test_other_bad_sources(tmp_path: Path) -> None:
         ([], "no trajectories"),
         ([Trajectory(np.zeros((3, 16)))], "has no actions or no rewards"),
         (made(more=0), "obs of trajectory 0 has 7 rows, expected 8"),
-        ([*made(), *made(obs=15)], "observations of size 15, expected 16"),
+        ([*made(), *made(obs=15)], "observations of size 15, but of size 16"),
         (made(obs=15), "observations have 15 numbers"),
         ([Trajectory(np.full((2, 16), np.nan), np.ones((1, 6)), np.ones(1))], "nan at step 0"),
     ],
@@ -452,12 +466,24 @@ def test_info(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     picture = tmp_path / "plot.png"
     assert main(["demos", "info", str(path), "--task", CHEETAH, "-o", str(picture)]) == 0
     text = capsys.readouterr().out
-    for part in ("gail", "11 (each 4 to 7)", "16 numbers", "6 numbers", "mean"):
+    actions = np.concatenate([t.action for t in made(obs=17)])
+    span = f"6 numbers, {actions.min():.3g} to {actions.max():.3g}"
+    for part in ("gail", "11 (each 4 to 7)", "16 numbers", span, "mean"):
         assert part in text
     assert picture.read_bytes().startswith(b"\x89PNG")
     f.write_npz([Trajectory(t.obs[:, :1]) for t in made()], tmp_path / "a")
     assert main(["demos", "info", str(tmp_path / "a"), "-o", str(picture)]) == 0
     assert "no rewards" in capsys.readouterr().out
-    for args in (["info", str(tmp_path / "no")], ["inf"], ["info", str(path), "--tsk=x"]):
+    for args, says in (
+        (["info", str(tmp_path / "no")], "unknown file"),
+        (["inf"], "nearest: info"),
+        (["info", str(path), "--tsk=x"], "--task"),
+        (["info", str(path), "--task", "PointLoop-v0"], "PointLoop-v0 expects 4"),
+        (["info", str(path), "-o", str(tmp_path / "picture")], "give the picture a suffix"),
+    ):
         assert main(["demos", *args]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+        text = capsys.readouterr().err
+        assert says in text
+        assert text.count("\n") == 1
+    assert main(["demos"]) == 0
+    assert capsys.readouterr().out.count("uvd demos") == 2

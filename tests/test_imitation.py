@@ -206,6 +206,20 @@ def test_bad_demonstrations_are_refused_in_one_line(
     assert [p.name for p in tmp_path.iterdir()] == ["d.h5"]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "flags"), [("vdi", ["--preset", "kernel"]), ("dac", ["--reads", "action"])]
+)
+def test_who_reads_actions_names_the_file_that_has_none(
+    tmp_path, monkeypatch, capsys, algorithm, flags
+):
+    monkeypatch.chdir(tmp_path)
+    hdf5(tmp_path / "d.h5", a_B_T_Da=None)
+    assert main(["train", algorithm, "PointLoop-v0", "--demos", "d.h5", *flags]) == 2
+    text = capsys.readouterr().err
+    assert "d.h5: no actions, which" in text
+    assert text.count("\n") == 1
+
+
 def test_what_an_algorithm_refuses_is_refused_before_anything_is_written(
     tmp_path, monkeypatch, capsys
 ):

@@ -103,6 +103,9 @@ class TestConfig:
         with pytest.raises(UserError, match="replaces only runs"):
             Run.create(tmp_path / "thesis.tex", {}, overwrite=True)
         assert (tmp_path / "thesis.tex").read_text() == "years of work"
+        for path in (tmp_path / "thesis.tex", *([tmp_path] if config is None else [])):
+            with pytest.raises(UserError, match="is not a run: choose another with --out"):
+                Run.create(path, {})
 
     def test_what_a_kill_inside_create_leaves_can_be_created_again(self, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:

@@ -325,17 +325,21 @@ def _demos(args: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from uvd.demos import summary
+    from uvd.demos import fit_demos, summary
     from uvd.formats import load_demos
+    from uvd.loop import find_task
 
-    if args and args[0] in ("-h", "--help"):
-        return print(ABOUT)
-    if args and args[0] == "record":
+    if not args or args[0] in ("-h", "--help"):
+        return print("\n".join(line for line in ABOUT.splitlines() if "uvd demos" in line))
+    if args[0] == "record":
         return _record(args[1:])
-    if not args or args[0] != "info":
-        raise nearest(args[0] if args else "", ["info", "record"], "command of uvd demos")
+    if args[0] != "info":
+        raise nearest(args[0], ["info", "record"], "command of uvd demos")
     made = _cli(DemosInfo, "uvd demos info", args[1:])
-    demos = load_demos(made.source, made.task)
+    demos = load_demos(made.source)
+    if made.task:
+        task = find_task(made.task, {})
+        demos = fit_demos(demos, task.id, task.obs_dim, task.action_dim)
     table = Table(title=f"{demos.name} ({demos.kind})", show_header=False)
     for row in summary(demos):
         table.add_row(*row)

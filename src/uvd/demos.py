@@ -159,11 +159,18 @@ def summary(demos: Demos) -> list[tuple[str, str]]:
     steps = [t.steps for t in demos.trajectories]
     returns = demos.returns()
     more = "one more than" if len(demos.trajectories[0].obs) > steps[0] else "as many as"
+    each = f"{min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "")
+
+    def numbers(arrays: list[np.ndarray]) -> str:
+        low, high = min(x.min() for x in arrays), max(x.max() for x in arrays)
+        return f"{arrays[0].shape[1]} numbers, {low:.3g} to {high:.3g}"
+
+    actions = [t.action for t in demos.trajectories if t.action is not None]
     return [
         ("trajectories", str(len(steps))),
-        ("steps", f"{sum(steps):,} (each {min(steps):,} to {max(steps):,})"),
-        ("observation", f"{demos.obs_dim} numbers, {more} steps"),
-        ("action", "none" if demos.action_dim is None else f"{demos.action_dim} numbers"),
+        ("steps", f"{sum(steps):,} (each {each})"),
+        ("observation", f"{numbers([t.obs for t in demos.trajectories])}, {more} steps"),
+        ("action", numbers(actions) if actions else "none"),
         (
             "return",
             "no rewards"

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,11 @@ def _read_gail(path: Path) -> _Found:
     """GAIL's layout: padded arrays [B, T, ...], of which `len_B` rows each are real."""
     import h5py
 
-    if not h5py.is_hdf5(path):
+    try:
+        known = h5py.is_hdf5(path)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    if not known:
         raise UserError(f"{path} is not an HDF5 file (expected GAIL's layout, or a folder of .npz)")
     names = {"obs": "obs_B_T_Do", "action": "a_B_T_Da", "reward": "r_B_T", "length": "len_B"}
     try:
@@ -220,15 +225,19 @@ def _read_gail(path: Path) -> _Found:
                 for key, name in names.items()
                 if isinstance(file.get(name), h5py.Dataset)
             }
-            has = ", ".join(sorted(file)) or "nothing"
+            has = ", ".join(n for n in sorted(file) if isinstance(file.get(n), h5py.Dataset))
     except (OSError, RuntimeError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged: {one_line(error)}") from error
     for key in ("obs", "length"):
         if key not in found:
-            raise UserError(f"{path}: dataset {names[key]} is missing; the file has {has}")
+            raise UserError(
+                f"{path}: dataset {names[key]} is missing; the file has {has or 'none at all'}"
+            )
     lengths, shape = found.pop("length"), found["obs"].shape
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not len(lengths):
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
         raise UserError(f"{path}: len_B is {_kind(lengths)}, expected integers of shape [B]")
+    if not len(lengths):
+        raise UserError(f"{path}: len_B is empty, expected at least one trajectory")
     for key, dims in {"obs": 3, "action": 3, "reward": 2}.items():
         if key in found:
             x = found[key]
@@ -236,6 +245,8 @@ def _read_gail(path: Path) -> _Found:
                 expected = f"[{len(lengths)}, {'T' if key == 'obs' else shape[1]}"
                 expected += ", D]" if dims == 3 else "]"
                 raise UserError(f"{path}: {names[key]} is {_kind(x)}, expected shape {expected}")
+    if not shape[1]:
+        raise UserError(f"{path}: obs_B_T_Do has no steps, expected at least one")
     for i, length in enumerate(lengths):
         if not 1 <= length <= shape[1]:
             raise UserError(f"{path}: len_B[{i}] is {length}, expected 1 to {shape[1]}")
@@ -268,7 +279,10 @@ def _read_minari(data: Path) -> _Found:
 
 
 def _read_npz(folder: Path) -> _Found:
-    files = sorted(folder.glob("*.npz"))
+    try:
+        files = sorted(folder / name for name in os.listdir(folder) if name.endswith(".npz"))
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror or error}") from error
     if not files:
         raise UserError(f"{folder} has no .npz files, nor is it a Minari dataset")
     for path in files:
@@ -276,10 +290,15 @@ def _read_npz(folder: Path) -> _Found:
         try:
             with np.load(path, allow_pickle=False) as file:
                 found = {key: file[key] for key in where if key in file}
-                has = ", ".join(file.files) or "nothing"
+                fields = file.files
         except Exception as error:  # a broken archive fails in many ways
             raise UserError(f"{path} cannot be read as .npz: {one_line(error)}") from error
+        for key in where:
+            # What is missing may go by a similar name: better not to learn without it unnoticed.
+            if key not in found and (near := get_close_matches(key, fields, 1, 0.8)):
+                raise UserError(f"{path}: no field {key}; rename {near[0]} if it is that")
         if "obs" not in found:
+            has = ", ".join(fields) or "nothing"
             raise UserError(f"{path}: obs is missing; the file has {has}")
         yield where["obs"], _trajectory(where, found, (0, 1))
 
@@ -325,10 +344,10 @@ def _check_alike(demos: Demos, where: list[str]) -> None:
     for place, t in zip(where, demos.trajectories):
         for field, size in sizes(t).items():
             if size != first[field]:
-                raise UserError(
-                    f"{place}: {field} of size {size}, expected {first[field]} as in the first "
-                    "trajectory"
+                here, there = (
+                    "none" if n is None else f"of size {n}" for n in (size, first[field])
                 )
+                raise UserError(f"{place}: {field} {here}, but {there} in the first trajectory")
 
 
 def _fit(demos: Demos, env_id: str) -> Demos:

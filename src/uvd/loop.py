@@ -186,7 +186,10 @@ def make_config(
     }
     if asked:
         pairs, digest = find_demos(algorithm, entry, made, asked)
-        entry.make(config, draft_spec(imitated(made, asked), pairs, per_cycle))
+        try:
+            entry.make(config, draft_spec(imitated(made, asked), pairs, per_cycle))
+        except UserError as error:
+            raise UserError(f"{asked['demos']}: {error}") from error
         path = Path(asked["demos"])
         source = str(path.resolve() if path.exists() else asked["demos"])
         told["demos"] = {**asked, "demos": source, "sha256": digest}

@@ -69,6 +69,8 @@ class Run:
             # The one name let through is what a kill inside `create` leaves.
             files = set(os.listdir(path)) - {".tmp-config.toml"} if path.is_dir() else set()
             if files or path.is_file():
+                if not overwrite and "config.toml" not in files:
+                    raise UserError(f"{path} exists and is not a run: choose another with --out")
                 if not overwrite:
                     raise UserError(
                         f"{path} exists: go on with uvd train --resume {path}, or use --overwrite"

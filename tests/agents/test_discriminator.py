@@ -130,7 +130,7 @@ def test_what_is_read(reads, shown, width):
 
 @pytest.mark.parametrize("reads", ["action", "next"])
 def test_what_demonstrations_lack_is_refused(reads):
-    with pytest.raises(UserError, match=f"reads = {reads}: the demonstrations"):
+    with pytest.raises(UserError, match=f"which reads = {reads} needs"):
         make_discriminator(DiscriminatorConfig(reads=reads), make_spec(np.zeros((4, 2))))
 
 

@@ -135,7 +135,7 @@ def test_pairs_need_actions():
     spec = make_spec()
     spec = dataclasses.replace(spec, demos=spec.demos._replace(action=None))
     make_kernels(spec, False)  # states alone do not
-    with pytest.raises(UserError, match="the demonstrations have none"):
+    with pytest.raises(UserError, match="no actions, which the setting pairs"):
         make_kernels(spec, True)
 
 

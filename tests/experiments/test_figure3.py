@@ -106,6 +106,10 @@ def test_other_demonstrations_are_not_mixed_in(panels, calls, tmp_path):
     (panels / "references.json").write_text(json.dumps(known))
     with pytest.raises(UserError, match=r"bc-1x2 imitates other demonstrations"):
         figure3.draw(panels)
+    for damaged in ({WALK: {"expert": 1.0}}, [], {WALK: 3}):
+        (panels / "references.json").write_text(json.dumps(damaged))
+        with pytest.raises(UserError, match=r"references.json is damaged: every task needs demos"):
+            figure3.draw(panels)
 
 
 def test_random_play_is_measured_on_the_task():

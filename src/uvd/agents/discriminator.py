@@ -80,9 +80,9 @@ def make_discriminator(config: DiscriminatorConfig, spec: Spec) -> Discriminator
         what = "state" if demos.action is None else "action"
     width = {"action": spec.action_dim, "next": spec.obs_dim, "state": 0}[what]
     if what == "action" and demos.action is None:
-        raise UserError("reads = action: the demonstrations have no actions")
+        raise UserError("no actions, which reads = action needs")
     if what == "next" and demos.next_obs is None:
-        raise UserError("reads = next: the demonstrations do not say what came next")
+        raise UserError("not all steps have a next one, which reads = next needs")
     inputs = spec.obs_dim + width + 1
     absorbing = jnp.zeros(inputs).at[-1].set(1.0)
     optimiser = optax.adam(config.discriminator_lr)

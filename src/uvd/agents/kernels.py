@@ -42,7 +42,7 @@ def make_kernels(spec: Spec, pairs: bool) -> Kernels:
     """
     demos = demonstrations(spec)
     if pairs and demos.action is None:
-        raise UserError("pairs = true compares actions, and the demonstrations have none")
+        raise UserError("no actions, which the setting pairs (of the preset kernel, too) compares")
 
     def points(norm: Norm, obs: jax.Array, action: Any) -> jax.Array:
         x = ((obs - norm.obs_shift) / norm.obs_scale)[..., spec.columns]

@@ -156,6 +156,8 @@ def _pooled(runs: Sequence[Run], metric: str) -> tuple[np.ndarray, np.ndarray]:
 def save(figure: Figure, out: Path) -> None:
     """Writes a figure, its folder included."""
     out = Path(out)
+    if not out.suffix:  # Matplotlib would choose another name
+        raise UserError(f"cannot write {out}: give the picture a suffix, such as .png")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=160, bbox_inches="tight")
@@ -276,7 +278,9 @@ def _draw_panels(
     save(figure, out)
 
 
-def draw_demos(demos: Demos, out: Path, features: int = 6, shown: int = 3) -> None:
+def draw_demos(
+    demos: Demos, out: Path, features: int = 6, shown: int = 3, steps: int = 200
+) -> None:
     """Returns (lengths where there are no rewards), and a few features over time."""
     returns = demos.returns()
     bars = [t.steps for t in demos.trajectories] if returns is None else returns
@@ -287,14 +291,17 @@ def draw_demos(demos: Demos, out: Path, features: int = 6, shown: int = 3) -> No
     )[:, 0]
     top.bar(np.arange(len(bars)), bars, color=OTHERS[0])
     top.xaxis.set_major_locator(MaxNLocator(integer=True))
+    top.set_xlim(-0.6, max(len(bars), 5) - 0.4)
     top.set_xlabel("trajectory")
     top.set_ylabel("steps" if returns is None else "return")
     top.set_title(Path(demos.name).name)
+    longest = max(t.steps for t in demos.trajectories[:shown])
     for ax, feature in zip(rest, chosen):
-        for t, color in zip(demos.trajectories[:shown], OTHERS):
-            ax.plot(t.obs[:200, feature], color=color, linewidth=0.8)
+        for i, (t, color) in enumerate(zip(demos.trajectories[:shown], OTHERS)):
+            ax.plot(t.obs[:steps, feature], color=color, linewidth=0.8, label=f"trajectory {i}")
         ax.set_ylabel(f"obs[{feature}]")
+    rest[0].legend(loc="upper right", ncols=shown, fontsize="small")
     for ax in rest[:-1]:
         ax.tick_params(labelbottom=False)
-    rest[-1].set_xlabel(f"step (the first {min(shown, len(bars))} trajectories)")
+    rest[-1].set_xlabel(f"step (the first {steps} of {longest:,})" if longest > steps else "step")
     save(figure, out)

@@ -30,6 +30,11 @@ from uvd.runs import Run
 from uvd.tasks import Task
 
 EVAL_EPISODES = 10
+# What is known of each task in references.json.
+REFERENCE = {
+    "demos", "sha256", "trajectories", "steps", "expert", "random", "random_std",
+    "random_episodes",
+}  # fmt: skip
 RANDOM_EPISODES = 20
 
 
@@ -198,9 +203,14 @@ def read_references(out: Path) -> dict[str, dict[str, Any]]:
     """Both ends of the scale of every task so far."""
     path = out / "references.json"
     try:
-        return json.loads(path.read_text("utf-8")) if path.exists() else {}
+        known = json.loads(path.read_text("utf-8")) if path.exists() else {}
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
+    ends = known.values() if isinstance(known, dict) else [None]
+    if not all(isinstance(end, dict) and end.keys() >= REFERENCE for end in ends):
+        wanted = ", ".join(sorted(REFERENCE))
+        raise UserError(f"{path} is damaged: every task needs {wanted}; remove it to measure anew")
+    return known
 
 
 def measure_references(out: Path, panel: Panel, demos: str) -> None:
