@@ -7,7 +7,16 @@ import pytest
 from uvd.agents import ALGORITHMS
 from uvd.agents.uvd import COMBINE
 from uvd.errors import UserError
-from uvd.settings import PRESETS, RunSettings, build, check, flatten, override, suited
+from uvd.settings import (
+    PRESETS,
+    PRESETS_ABOUT,
+    RunSettings,
+    build,
+    check,
+    flatten,
+    override,
+    suited,
+)
 
 TRAINED_IN_THE_PAPER = {"td3", "her", "uvd", "vdi"}  # GAIL too, but with TRPO
 
@@ -19,6 +28,11 @@ def test_every_preset_builds_and_passes_its_checks() -> None:
         assert ("paper" in presets) == (algorithm in TRAINED_IN_THE_PAPER)
         for preset in presets:
             check(build(algorithm, preset, {}), RunSettings(), 50)
+
+
+def test_what_every_preset_is_for_is_said() -> None:
+    names = {preset for presets in PRESETS.values() for preset in presets}
+    assert PRESETS_ABOUT.keys() == names - {"default"}
 
 
 def test_paper_preset_is_table_1() -> None:

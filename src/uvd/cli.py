@@ -126,7 +126,9 @@ def _train(args: list[str]) -> None:
         """The algorithm's own."""
 
     flags = [_whole(f) for f in flags]
-    made = _cli(Train, f"uvd train {algorithm}", flags, entry.about)
+    names = ", ".join(presets(algorithm))
+    about = f"{entry.about}\n\nPresets: {names} (uvd list says what for); shown here: {preset}."
+    made = _cli(Train, f"uvd train {algorithm}", flags, about)
     trained = api.train(
         algorithm, made.task, preset=preset, out=made.options.out,
         overwrite=made.options.overwrite, task_settings=_pairs(made.options.task_settings),
@@ -355,7 +357,7 @@ def _demos(args: list[str]) -> None:
 def _list(args: list[str]) -> None:
     from uvd.agents import ALGORITHMS
     from uvd.formats import shipped
-    from uvd.settings import presets
+    from uvd.settings import PRESETS_ABOUT, presets
     from uvd.tasks import TASKS
     from uvd.tasks.fetch import ABOUT as ROBOTS
     from uvd.tasks.locomotion import ABOUT as WALKERS
@@ -363,6 +365,9 @@ def _list(args: list[str]) -> None:
     print("algorithms (presets)")
     for name, algorithm in ALGORITHMS.items():
         print(f"  {name:20s} {algorithm.about} ({', '.join(presets(name))})")
+    print("presets")
+    for name, about in PRESETS_ABOUT.items():
+        print(f"  {name:20s} {about}")
     print("tasks")
     for name, maker in TASKS.items():
         print(f"  {name:36s} {maker().about}")

@@ -204,10 +204,10 @@ def make_env_program(
         settled = quota * cycle >= run.late_steps
 
         def one(state: Lagged, ring: Ring, key: jax.Array) -> tuple[Lagged, Metrics]:
-            player = agent.policy(state) if on_policy else state.behind
-            state = agent.judged(state, player, ring, settled)
-            # What plays from here on is the policy as it was before these updates.
-            state = state._replace(behind=agent.policy(state))
+            # What plays from here on is the policy as it was before all that follows.
+            after = agent.policy(state)
+            state = agent.judged(state, after if on_policy else state.behind, ring, settled)
+            state = state._replace(behind=after)
             return burst(state, ring, cycle_keys(key, cycle)[1], cycle)
 
         return jax.vmap(one)(state, ring, key)

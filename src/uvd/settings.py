@@ -132,6 +132,7 @@ _KERNEL_HUMANOID = {
     **_RATIO,
     "density": "kernel", "pool": 1000, "smoothing": 1.16, "density_only": 0, "actor_start": 500,
     "late_noise": 0.1, "late_updates": 600_000, "batch": 256, "lr_half": 400_000, "keep": True,
+    "trials": 4,
 }  # fmt: skip
 
 # The rivals on MuJoCo's walkers, each with the settings its own authors used there, as far as they
@@ -169,6 +170,23 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "dac": {"default": {}, "walkers": _DAC_WALKERS},
     "gail": {"default": {}, "walkers": _GAIL_WALKERS},
 }  # fmt: skip
+
+# What a preset is for, where its name does not say.
+PRESETS_ABOUT = {
+    "paper": "the paper's tables and algorithms to the letter",
+    "paper-humanoid": "the same for Humanoid",
+    "authors": "HalfCheetah as the authors' released code has it",
+    "fetch": "the Fetch tasks",
+    "precise": "goals of a hundredth of the area",
+    "fetch-precise": "the same on the Fetch tasks",
+    "expert": "walkers, from rewards",
+    "walkers": "HalfCheetah and Humanoid",
+    "cheetah": "HalfCheetah from 50 states or more, no actions; millions of steps",
+    "humanoid": "Humanoid with learned densities",
+    "ratio": "few states: one value of F / d for all of them",
+    "kernel": "few pairs of HalfCheetah: ratio without flows, the best policy kept",
+    "kernel-humanoid": "Humanoid: ratio without flows, the best policy kept",
+}
 
 _ON_WALKERS = {"td3": "expert", "bc": "walkers", "dac": "walkers", "gail": "walkers"}
 # By the beginning of a task's id, the first that fits.
@@ -457,6 +475,8 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
             "pairs are for density = kernel: a flow is of states",
         )
         _require(kernel or not s["keep"], "keep is for density = kernel, whose d needs no learning")
+        _require(s["trials"] >= 0, f"trials = {s['trials']} must not be negative")
+        _require(s["keep"] or not s["trials"], "trials decide who is kept: give keep = true")
         _require(
             (s["smoothing_half"] > 0) == (s["smoothing_end"] > 0),
             "smoothing_half and smoothing_end have a meaning only together",

@@ -23,6 +23,7 @@ import optax
 
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec, demonstrations
 from uvd.agents.densities import Densities, Flows, make_densities
+from uvd.agents.kept import init_kept, judge, plays
 from uvd.agents.kernels import Kernels, make_kernels
 from uvd.agents.td3 import (
     HEADS,
@@ -47,8 +48,8 @@ class VDIConfig:
     """TD3's settings, the densities', and how demonstrations are weighed.
 
     The defaults suit tasks of the built-in size, the presets `cheetah` and `humanoid` the walkers,
-    `ratio`, `kernel` and `kernel-humanoid` few demonstration states (targets of their own:
-    docs/vdi.md);
+    `ratio`, `kernel` and `kernel-humanoid` (the one taken on Humanoid) few demonstration states,
+    with targets of their own: docs/vdi.md;
     `paper` and `paper-humanoid` carry the paper's Table 2 as it is printed, `authors` its
     HalfCheetah as the authors' code has it.
     """
@@ -86,8 +87,9 @@ class VDIConfig:
     weight_bound: float = 4.0
     """A demonstration state is drawn with weight mean d / d(t), at most this."""
     bijectors: int = 5
-    """Couplings of both flows: a resolution, the narrowest width is exp(-bijectors / 2), of an odd
-    number for half of the columns only."""
+    """Couplings of both flows: a resolution, the narrowest width is exp(-bijectors / 2); of an odd
+    number exp(-(bijectors + 1) / 2) for half of the columns, exp(-(bijectors - 1) / 2) for the
+    others."""
     flow_hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of each coupling's net."""
     flow_lr: float = 1e-3
@@ -108,7 +110,11 @@ class VDIConfig:
     """Updates after which `late_noise` holds (0: never)."""
     keep: bool = False
     """Who is evaluated is, of all policies that played, the one under which the demonstrations were
-    likeliest in its own episodes (with kernels only)."""
+    likeliest in its own episodes (with kernels only); while training episodes are still cut shorter
+    than they will be (`late_steps`), who plays."""
+    trials: int = 0
+    """Cycles that a policy plays again before it is kept, for their mean to decide (0: the one that
+    it was noticed by decides)."""
     short: int = 50_000
     """Newest transitions that train the densities: the short replay memory."""
 
@@ -126,18 +132,6 @@ class VDIState(NamedTuple):
     log_d: jax.Array  # [demonstration states], as of the last copy
     noise: jax.Array  # of exploration, as of the last update
     kept: Any  # `Kept`, or () without `keep`
-
-
-class Kept(NamedTuple):
-    """The best who has played so far, by its own episodes.
-
-    Scores of shorter episodes do not compare: until these have their final length (`settled`), it
-    is whoever plays.
-    """
-
-    actor: MLP
-    score: jax.Array
-    settled: jax.Array
 
 
 # (norm, transitions, goals): F as a target takes it
@@ -268,7 +262,8 @@ def kernel_density(kernels: Kernels, width: jax.Array, log_unit: jax.Array) -> D
 def make_target(
     config: VDIConfig, head: Head, density: DensityFn, bound: jax.Array | float
 ) -> TargetFn:
-    """max(F(t | s, a), gamma Q'(s', mu'(s'); t)), zero at a terminal step (Alg. 2, line 11).
+    """max(F(t | s, a), gamma Q'(s', mu'(s'); t)), zero at a terminal step (Alg. 2, line 11), where
+    of pairs F still counts.
 
     Where the density is that of many states together, Q is of no one state. `bound`: its largest.
     """
@@ -337,9 +332,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             flows.future if flows else jnp.asarray(config.smoothing, jnp.float32),
             jnp.zeros(len(goals)),
             jnp.asarray(config.td3.noise, jnp.float32),
-            Kept(jax.tree.map(jnp.copy, td3.actor), jnp.asarray(-RARE), jnp.asarray(False))
-            if config.keep
-            else (),
+            init_kept(td3.actor) if config.keep else (),
         )
 
     def copied(state: VDIState, ring: Ring, step: jax.Array) -> tuple[Any, jax.Array]:
@@ -415,24 +408,25 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         return state, {**metrics, **learned, **demo_metrics(state.log_d, weight)}
 
     def policy(state: VDIState) -> Policy:
-        return free_policy(state.td3.actor_target, state.td3.norm)._replace(noise=state.noise)
+        actor = state.td3.actor_target
+        if config.trials:
+            actor = plays(state.kept, actor)
+        return free_policy(actor, state.td3.norm)._replace(noise=state.noise)
 
     def chosen(state: VDIState) -> Policy:
         return policy(state)._replace(net=state.kept.actor)
 
-    def judge(state: VDIState, player: Policy, ring: Ring, settled: jax.Array | bool) -> VDIState:
+    def judged(state: VDIState, player: Policy, ring: Ring, settled: Any) -> VDIState:
         """By the likelihood of what is shown under the newest cycle, at the width of the end."""
         assert kernels is not None
         log_d = kernels.log_d(narrowest(config), state.td3.norm, ring, spec.cycle)
         score = jnp.logaddexp(log_d, -RARE).mean()
-        new = Kept(player.net, score, jnp.asarray(settled))
-        better = (score > state.kept.score) | ~state.kept.settled
-        kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, state.kept)
-        return state._replace(kept=kept)
+        # Scores of shorter episodes are no measure for those of longer ones.
+        return state._replace(kept=judge(state.kept, player.net, score, settled, config.trials))
 
     if not config.keep:
         return Agent(init, update, policy)
-    return Agent(init, update, policy, chosen, judge)
+    return Agent(init, update, policy, chosen, judged)
 
 
 ALGORITHMS["vdi"] = Algorithm(

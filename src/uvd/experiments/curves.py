@@ -300,7 +300,7 @@ def draw_demos(
         for i, (t, color) in enumerate(zip(demos.trajectories[:shown], OTHERS)):
             ax.plot(t.obs[:steps, feature], color=color, linewidth=0.8, label=f"trajectory {i}")
         ax.set_ylabel(f"obs[{feature}]")
-    rest[0].legend(loc="upper right", ncols=shown, fontsize="small")
+    figure.legend(*rest[0].get_legend_handles_labels(), loc="outside lower right", ncols=shown)
     for ax in rest[:-1]:
         ax.tick_params(labelbottom=False)
     rest[-1].set_xlabel(f"step (the first {steps} of {longest:,})" if longest > steps else "step")
