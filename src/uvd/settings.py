@@ -72,8 +72,8 @@ _PAPER_VDI = {
     "short": 500_000, "updates_per_step": 0.1, "density": "flow", "combine": "max",
     "horizon": 4, "average": True, "pool": 0, "pairs": False, "smoothing": 0.1,
     "smoothing_half": 0, "smoothing_end": 0.0, "temporal_smoothing": 0.0, "weight_bound": 4.0,
-    "bijectors": 5, "keep": False, "flow_hidden": (400, 400), "flow_lr": 1e-4, "l2": 1e-5,
-    "flow_delay": 8000, "early_delay": 0, "early_updates": 0, "density_only": 8000,
+    "bijectors": 5, "keep": False, "trials": 0, "flow_hidden": (400, 400), "flow_lr": 1e-4,
+    "l2": 1e-5, "flow_delay": 8000, "early_delay": 0, "early_updates": 0, "density_only": 8000,
     "actor_start": 9000,
 }  # fmt: skip
 _PAPER_HUMANOID = {
