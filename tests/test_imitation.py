@@ -450,7 +450,8 @@ def test_a_policy_is_kept_on_the_device_and_after_a_stop(shown, tmp_path, trials
     assert (np.diff(score[first:], axis=0) >= 0).all()
     assert trials or (score[-1] > score[0]).any()
     assert whole.state.kept.sure.all()
-    assert (whole.state.kept.total != 0).any() == bool(trials)
+    assert bool(trials) == bool(whole.state.kept.trial)
+    assert not trials or (whole.state.kept.trial.total != 0).any()
     for seed in (0, 1):
         state = whole.seed_state(seed)
         policy = whole.plan.agent.policy(state)

@@ -22,7 +22,7 @@ def number(policy):
 
 def told(steps, trials):
     """Kept after each of `steps`: (who played, its score, whether it counts)."""
-    kept, out = init_kept(net(0)), []
+    kept, out = init_kept(net(0), trials), []
     step = jax.jit(judge, static_argnums=4)
     for who, score, counts in steps:
         kept = step(kept, net(who), jnp.float32(score), jnp.asarray(counts), trials)

@@ -13,26 +13,33 @@ import jax.numpy as jnp
 from uvd.core.policy import MLP
 
 
+class Trial(NamedTuple):
+    """Who is on trial for the place of the best."""
+
+    actor: MLP
+    tried: jax.Array  # cycles that it has played so far; -1: there is nobody
+    total: jax.Array  # of its scores in them
+
+
 class Kept(NamedTuple):
-    """The best so far, and who is on trial for its place."""
+    """The best so far."""
 
     actor: MLP
     score: jax.Array
     sure: jax.Array  # whether it won its place; until somebody has, it is whoever played last
-    candidate: MLP
-    tried: jax.Array  # cycles that the candidate has played on trial; -1: there is none
-    total: jax.Array  # of its scores in them
+    trial: Any  # `Trial`, or () where there are none
 
 
-def init_kept(actor: MLP) -> Kept:
+def init_kept(actor: MLP, trials: int) -> Kept:
     """Nobody yet."""
-    nought = jnp.zeros(())
-    return Kept(_copy(actor), nought, jnp.asarray(False), _copy(actor), jnp.asarray(-1), nought)
+    nought, nobody = jnp.zeros(()), jnp.full((), -1, jnp.int32)
+    trial = Trial(_copy(actor), nobody, nought) if trials else ()
+    return Kept(_copy(actor), nought, jnp.asarray(False), trial)
 
 
 def plays(kept: Kept, actor: MLP) -> MLP:
     """Who is to play: the candidate while there is one, else the learner's own actor."""
-    return _choose(kept.tried >= 0, kept.candidate, actor)
+    return _choose(kept.trial.tried >= 0, kept.trial.actor, actor) if kept.trial else actor
 
 
 def judge(kept: Kept, net: MLP, score: jax.Array, counts: jax.Array | bool, trials: int) -> Kept:
@@ -42,28 +49,29 @@ def judge(kept: Kept, net: MLP, score: jax.Array, counts: jax.Array | bool, tria
     above the best; the score that it was noticed by is no part of that mean.
     """
     best = jnp.where(kept.sure, kept.score, -jnp.inf)
-    on_trial = kept.tried >= 0
-    noticed = ~on_trial & counts & (score > best) & ~(kept.sure & _same(net, kept.actor))
+    noticed = counts & (score > best) & ~(kept.sure & _same(net, kept.actor))
     if not trials:
-        return kept._replace(
-            actor=_choose(noticed | ~kept.sure, net, kept.actor),
-            score=jnp.where(noticed | ~kept.sure, score, kept.score),
-            sure=kept.sure | noticed,
-        )
-    its = on_trial & _same(net, kept.candidate)
-    tried, total = kept.tried + its, kept.total + jnp.where(its, score, 0.0)
+        return _placed(kept, noticed, net, score, net, score)._replace(trial=())
+    trial = kept.trial
+    noticed &= trial.tried < 0
+    its = (trial.tried >= 0) & _same(net, trial.actor)
+    tried, total = trial.tried + its, trial.total + jnp.where(its, score, 0.0)
     mean = total / jnp.maximum(tried, 1)
     fails = its & (mean <= best)
     wins = its & ~fails & (tried >= trials)
-    last = _choose(kept.sure, kept.actor, net)
-    return Kept(
-        _choose(wins, kept.candidate, last),
-        jnp.where(wins, mean, jnp.where(kept.sure, kept.score, score)),
-        kept.sure | wins,
-        _choose(noticed, net, kept.candidate),
-        jnp.where(noticed, 0, jnp.where(fails | wins, -1, tried)),
-        jnp.where(noticed, 0.0, total),
-    )
+    over = jnp.where(fails | wins, -1, tried)
+    new = _choose(noticed, Trial(net, jnp.zeros_like(tried), jnp.zeros_like(total)),
+                  Trial(trial.actor, over, total))  # fmt: skip
+    return _placed(kept, wins, trial.actor, mean, net, score)._replace(trial=new)
+
+
+def _placed(
+    kept: Kept, wins: jax.Array, who: MLP, its: jax.Array, last: MLP, score: jax.Array
+) -> Kept:
+    """`who` of score `its` in the best's place if it wins; whoever played last if nobody has."""
+    best = Kept(who, its, jnp.asarray(True), ())
+    other = Kept(last, score, jnp.asarray(False), ())
+    return _choose(wins, best, _choose(kept.sure, kept._replace(trial=()), other))
 
 
 def _copy(net: MLP) -> MLP:

@@ -332,7 +332,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             flows.future if flows else jnp.asarray(config.smoothing, jnp.float32),
             jnp.zeros(len(goals)),
             jnp.asarray(config.td3.noise, jnp.float32),
-            init_kept(td3.actor) if config.keep else (),
+            init_kept(td3.actor, config.trials) if config.keep else (),
         )
 
     def copied(state: VDIState, ring: Ring, step: jax.Array) -> tuple[Any, jax.Array]:
@@ -409,7 +409,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
 
     def policy(state: VDIState) -> Policy:
         actor = state.td3.actor_target
-        if config.trials:
+        if config.keep:
             actor = plays(state.kept, actor)
         return free_policy(actor, state.td3.norm)._replace(noise=state.noise)
 
