@@ -34,7 +34,7 @@ LOSS = {"bc": "actor/loss"}  # of those without a critic
 NO_SLOW_COPIES = {"bc", "gail"}
 # A sum's, and a width that moves.
 MOVES = {"horizon": 1, "flow_delay": 5, "smoothing_half": 60_000, "smoothing_end": 0.7}
-OWN = {"kernel": MOVES, "kernel-humanoid": MOVES}
+OWN = {"kernel": MOVES, "kernel-humanoid": {**MOVES, "trials": 1}}
 
 
 def spec_of(task):
