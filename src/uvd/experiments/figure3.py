@@ -130,8 +130,8 @@ Finite: every metric of every report is a number.
 WATCHED_NOTE = """\
 frac_td: share of targets that are TD alone. abs_action: mean size of the actor's actions.
 target_over_bound_max: largest target over its bound. log_d: the agent's own density over all that
-was shown, averaged logits where they are averaged, VDI-KERNEL's over its kernel's peak (but not in
-runs from before it was so: those below -60). Only VDI has densities.
+was shown, averaged logits where they are averaged, VDI-KERNEL's over its kernel's peak. Only VDI
+has densities.
 """
 
 
