@@ -51,7 +51,7 @@ def judge(kept: Kept, net: MLP, score: jax.Array, counts: jax.Array | bool, tria
     best = jnp.where(kept.sure, kept.score, -jnp.inf)
     noticed = counts & (score > best) & ~(kept.sure & _same(net, kept.actor))
     if not trials:
-        return _placed(kept, noticed, net, score, net, score)._replace(trial=())
+        return _placed(kept, noticed, net, score, net, score)
     trial = kept.trial
     noticed &= trial.tried < 0
     its = (trial.tried >= 0) & _same(net, trial.actor)
