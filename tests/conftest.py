@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # On several threads XLA's CPU products may differ in the last bit from call to call
         # (github.com/jax-ml/jax/issues/39741), and tests here compare bits.
         os.environ.setdefault("PJRT_NPROC", "1")
+        # Tests and the processes they start compile many programs again and again. A folder for
+        # each process of pytest's: JAX does not guard one against two that write to it.
+        folder = tempfile.TemporaryDirectory(prefix="uvd-compiled-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
