@@ -37,10 +37,10 @@ def make_batch(rng, n=N):
     )  # fmt: skip
 
 
-def make_ring(obs, action, terminated=False):
-    """Episodes `[E, T + 1, obs]` and `[E, T, action]` in a ring."""
+def make_ring(obs, action, terminated=False, rows=None):
+    """Episodes `[E, T + 1, obs]` and `[E, T, action]` in a ring, of so many rows or just theirs."""
     e, t, _ = action.shape
-    ring = init_ring(e * (t + 1), obs.shape[-1], action.shape[-1], 0)
+    ring = init_ring(rows or e * (t + 1), obs.shape[-1], action.shape[-1], 0)
     none = jnp.zeros((e, t + 1, 0))
     return insert_all(
         ring,

@@ -99,7 +99,7 @@ def test_what_is_shipped_is_found_by_its_name(shipped, capsys, tmp_path, monkeyp
     assert "humanoid-expert (shipped)" in capsys.readouterr().out
     assert main(["list"]) == 0
     assert "demonstrations: cheetah-expert, humanoid-expert" in capsys.readouterr().out
-    refusal("cheetah-exprt", "unknown file, folder", "nearest: cheetah-expert")
+    refusal("cheetah-exprt", "no such file or folder", "nearest: cheetah-expert")
     refusal("nothing-like-it", "cheetah-expert", "humanoid-expert")
     f.write_minari(made(lengths=(3,)), "cheetah-expert-v0")  # the user's own comes first
     assert load_demos("cheetah-expert").kind == "minari"
@@ -259,7 +259,8 @@ def test_which_trajectories() -> None:
     ("keywords", "says"),
     [
         ({"trajectories": 3}, "x has 2 trajectories, 3 were asked for"),
-        ({"trajectories": 0}, "x has 2 trajectories, 0 were asked for"),
+        ({"trajectories": 0}, "trajectories = 0 must be at least 1"),
+        ({"every": 2.5}, "every = 2.5 must be a whole number"),
         ({"trajectories": []}, "x: no trajectories were asked for"),
         ({"trajectories": [0, 2]}, "x has trajectories 0 to 1, not 2"),
         ({"every": 0}, "every = 0"),
@@ -300,9 +301,12 @@ OBS, ACT, REW = np.zeros((2, 7, 16)), np.zeros((2, 7, 6)), np.zeros((2, 7))
         ({"obs_B_T_Do": at(OBS, (1, 2, 5), np.nan)}, ["obs_B_T_Do[1] is nan at step 2, entry 5"]),
         ({"a_B_T_Da": at(ACT, (0, 6, 1), np.inf)}, ["a_B_T_Da[0] is inf at step 6, entry 1"]),
         ({"r_B_T": at(REW, (0, 3), -np.inf)}, ["r_B_T[0] is -inf at step 3, expected finite"]),
-        ({"obs_B_T_Do": at(OBS, (0, 0, 0), 1e300)}, ["obs_B_T_Do[0] is inf at step 0"]),
-        ({"obs_B_T_Do": OBS[..., :15]}, ["observations have 15", CHEETAH, "16 or 17"]),
-        ({"a_B_T_Da": ACT[..., :5]}, ["actions have 5 numbers", CHEETAH, "expects 6"]),
+        (
+            {"obs_B_T_Do": at(OBS, (0, 0, 0), 1e300)},
+            ["obs_B_T_Do[0] is 1e+300 at step 0", "single"],
+        ),
+        ({"obs_B_T_Do": OBS[..., :15]}, ["obs_B_T_Do has 15", CHEETAH, "16, or upstream's 17"]),
+        ({"a_B_T_Da": ACT[..., :5]}, ["a_B_T_Da has 5 numbers", CHEETAH, "expects 6"]),
         ({"obs_B_T_Do": OBS.astype(str).astype("S8")}, ["obs_B_T_Do[0]", "expected numbers"]),
     ],
 )
@@ -334,7 +338,7 @@ def test_not_hdf5(tmp_path: Path, content: bytes) -> None:
 def test_paths_that_cannot_be(tmp_path: Path, minari_root: Path) -> None:
     file, long = tmp_path / "file", "x" * 300
     file.touch()
-    refusal(tmp_path / long, "unknown file, folder")
+    refusal(tmp_path / long, "no such file or folder")
     for write in (f.write_gail, f.write_npz):
         for path in (file / "in.h5", tmp_path / long):
             with pytest.raises(UserError, match=f"cannot write {path}"):
@@ -350,11 +354,11 @@ def test_a_group_is_no_dataset(tmp_path: Path) -> None:
 
 
 def test_unknown_minari_ids(tmp_path: Path, minari_root: Path) -> None:
-    refusal("cheetah/exprt-v0", "unknown file, folder", "nearest: halfcheetah-expert")
+    refusal("cheetah/exprt-v0", "no such file or folder", "and not shipped (halfcheetah-expert")
     assert not minari_root.exists(), "a refusal must make nothing"
     f.write_minari(made(), "cheetah/expert-v0")
     f.write_minari(made(), "walker-v1")
-    refusal("cheetah/exprt-v0", "unknown", "'cheetah/exprt-v0'; nearest: cheetah/expert-v0")
+    refusal("cheetah/exprt-v0", f"of that id in {minari_root},", "nearest: cheetah/expert-v0")
 
 
 def test_bad_minari_datasets(minari_root: Path) -> None:
@@ -386,8 +390,8 @@ def test_bad_minari_datasets(minari_root: Path) -> None:
         ({"obs": np.zeros((6, 16)), "action": np.zeros((4, 6))}, ["6 rows, expected 4 or 5"]),
         ({"obs": np.zeros((4, 16)), "action": np.zeros((4, 6)), "reward": np.zeros(3)},
          ["reward has 3 rows, expected 4"]),
-        ({"obs": np.zeros((4, 15))}, ["observations of size 15, but of size 16 in the first"]),
-        ({"obs": np.zeros((4, 16))}, ["actions none, but of size 6 in the first"]),
+        ({"obs": np.zeros((4, 15))}, ["obs is of size 15, but of size 16 in the first"]),
+        ({"obs": np.zeros((4, 16))}, ["action is missing, but of size 6 in the first"]),
         ({"obs": np.zeros((4, 16)), "actions": np.zeros((4, 6))},
          ["no field action; rename actions"]),
         ({"obs": np.array([[{}]], object)}, ["cannot be read as .npz"]),
@@ -427,8 +431,8 @@ def test_other_bad_sources(tmp_path: Path) -> None:
         ([], "no trajectories"),
         ([Trajectory(np.zeros((3, 16)))], "has no actions or no rewards"),
         (made(more=0), "obs of trajectory 0 has 7 rows, expected 8"),
-        ([*made(), *made(obs=15)], "observations of size 15, but of size 16"),
-        (made(obs=15), "observations have 15 numbers"),
+        ([*made(), *made(obs=15)], "obs of trajectory 2 is of size 15, but of size 16"),
+        (made(obs=15), "obs has 15 numbers"),
         ([Trajectory(np.full((2, 16), np.nan), np.ones((1, 6)), np.ones(1))], "nan at step 0"),
     ],
 )
@@ -475,7 +479,7 @@ def test_info(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["demos", "info", str(tmp_path / "a"), "-o", str(picture)]) == 0
     assert "no rewards" in capsys.readouterr().out
     for args, says in (
-        (["info", str(tmp_path / "no")], "unknown file"),
+        (["info", str(tmp_path / "no")], "no such file or folder"),
         (["inf"], "nearest: info"),
         (["info", str(path), "--tsk=x"], "--task"),
         (["info", str(path), "--task", "PointLoop-v0"], "PointLoop-v0 expects 4"),

@@ -123,7 +123,7 @@ def test_resumes_to_the_same_bits_and_notices_other_demonstrations(shown, cloned
     uvd.resume(out, steps=1600, quiet=True)
     same(out, cloned.run.path)
     moved = files.rename(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="unknown file, folder"):
+    with pytest.raises(UserError, match="no such file or folder"):
         uvd.load(out)
     write_npz(load_demos(moved).trajectories[::-1], files)
     with pytest.raises(UserError, match="holds other demonstrations than those this run began"):
@@ -181,14 +181,14 @@ def hdf5(path: Path, **changes) -> Path:
 @pytest.mark.parametrize(
     ("changes", "flags", "says"),
     [
-        ({"obs_B_T_Do": np.ones((2, 30, 5))}, [], "observations have 5 numbers, PointLoop-v0 exp"),
-        ({"a_B_T_Da": np.ones((2, 30, 3))}, [], "actions have 3 numbers, PointLoop-v0 expects 2"),
+        ({"obs_B_T_Do": np.ones((2, 30, 5))}, [], "obs_B_T_Do has 5 numbers a step, PointLoop"),
+        ({"a_B_T_Da": np.ones((2, 30, 3))}, [], "a_B_T_Da has 3 numbers a step, PointLoop"),
         ({"obs_B_T_Do": np.full((2, 30, 4), np.nan)}, [], "obs_B_T_Do[0] is nan at step 0"),
         ({"a_B_T_Da": None}, [], "has no actions: clone needs them"),
         ({"len_B": np.array([30, 0])}, [], "len_B[1] is 0, expected 1 to 30"),
         ({}, ["--trajectories", "3"], "has 2 trajectories, 3 were asked for"),
-        ({}, ["--trajectories", "0"], "has 2 trajectories, 0 were asked for"),
-        ({}, ["--every", "0"], "every = 0 must be at least 1"),
+        ({}, ["--trajectories", "0"], "trajectories = 0 must be at least 1"),
+        ({}, ["--every", "0"], "every = 0 must be a whole number, at least 1"),
         ({}, ["--every", "100"], "every = 100 takes none"),
         ({}, ["--every", "5", "--offset", "5"], "offset = 5 must lie in 0 to every - 1 = 4"),
     ],

@@ -73,7 +73,7 @@ def _cli(kind: Any, prog: str, args: list[str], description: str | None = None) 
     for arg in args:
         name = arg.split("=")[0]
         if name.startswith("--") and name not in known:
-            raise nearest(name, known, "option")
+            raise nearest(name, (flag for flag in known if "_" not in flag), "option")
     return tyro.cli(
         kind, prog=prog, args=args, description=description, config=(tyro.conf.OmitArgPrefixes,)
     )
@@ -320,7 +320,8 @@ def _record(args: list[str]) -> None:
     api.check_demos_out(made.out)
     trained = api.load(made.run)
     path, returns = api.record_demos(trained, made.out, made.episodes, made.seed, made.task)
-    print(f"{path}: {made.episodes} trajectories, mean return {returns.mean():,.1f}")
+    count = f"{made.episodes} trajector{'y' if made.episodes == 1 else 'ies'}"
+    print(f"{path}: {count}, mean return {returns.mean():,.1f}")
 
 
 def _demos(args: list[str]) -> None:

@@ -27,6 +27,16 @@ ADAPTED = {
 }
 
 
+# What each format calls the arrays of a trajectory.
+_GAIL = {"obs": "obs_B_T_Do", "action": "a_B_T_Da", "reward": "r_B_T"}
+FIELDS = {
+    "gail": _GAIL,
+    "shipped": _GAIL,
+    "minari": {"obs": "observations", "action": "actions", "reward": "rewards"},
+    "npz": {"obs": "obs", "action": "action", "reward": "reward"},
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Trajectory:
     """One demonstration of T steps."""
@@ -85,14 +95,16 @@ def select(
     seed are among more of it.
     """
     count = len(demos.trajectories)
-    if every < 1:
-        raise UserError(f"every = {every} must be at least 1")
+    if not isinstance(every, (int, np.integer)) or every < 1:
+        raise UserError(f"every = {every} must be a whole number, at least 1")
     first = every // 2 if offset is None else offset
     if not 0 <= first < every:
         raise UserError(f"offset = {offset} must lie in 0 to every - 1 = {every - 1}")
     if trajectories is None or isinstance(trajectories, (int, np.integer)):
         wanted = count if trajectories is None else trajectories
-        if not 1 <= wanted <= count:
+        if wanted < 1:
+            raise UserError(f"trajectories = {wanted} must be at least 1")
+        if wanted > count:
             raise UserError(f"{demos.name} has {count} trajectories, {wanted} were asked for")
         order = range(count) if seed is None else np.random.default_rng(seed).permutation(count)
         chosen = [int(i) for i in order[:wanted]]
@@ -182,17 +194,19 @@ def summary(demos: Demos) -> list[tuple[str, str]]:
 
 def fit_demos(demos: Demos, env_id: str, obs_dim: int, action_dim: int) -> Demos:
     """The demonstrations as a task of these sizes sees them, or what does not fit."""
-    sizes = {"observations": obs_dim, "actions": action_dim}
     rules = ADAPTED.get(env_id.rpartition(":")[2], {})
-    if demos.obs_dim != sizes["observations"] and demos.obs_dim in rules:
+    if demos.obs_dim != obs_dim and demos.obs_dim in rules:
         kept = rules[demos.obs_dim]
         fitted = tuple(replace(t, obs=t.obs[:, kept]) for t in demos.trajectories)
         demos = replace(demos, trajectories=fitted)
-    for what, size in {"observations": demos.obs_dim, "actions": demos.action_dim}.items():
-        if size not in (None, sizes[what]):
-            fits = [sizes[what], *(rules if what == "observations" else ())]
-            expected = " or ".join(map(str, fits))
+    names = FIELDS.get(demos.kind, FIELDS["npz"])
+    for field, size, wanted in (
+        ("obs", demos.obs_dim, [obs_dim, *rules]),
+        ("action", demos.action_dim, [action_dim]),
+    ):
+        if size not in (None, wanted[0]):
             raise UserError(
-                f"{demos.name}: {what} have {size} numbers, {env_id} expects {expected}"
+                f"{demos.name}: {names[field]} has {size} numbers a step, {env_id} expects "
+                f"{wanted[0]}" + "".join(f", or upstream's {n}" for n in wanted[1:])
             )
     return demos

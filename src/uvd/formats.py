@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 
-from uvd.demos import Demos, Trajectory, fit_demos
+from uvd.demos import FIELDS, Demos, Trajectory, fit_demos
 from uvd.errors import UserError, nearest
 from uvd.tasks.goalenv import one_line
 
@@ -42,9 +42,12 @@ def load_demos(source: str | os.PathLike[str], env_id: str | None = None) -> Dem
     elif str(source) in (ours := shipped()):
         kind, trajectories = "shipped", list(_read_gail(ours[str(source)]))
     else:
-        what = "file, folder, local Minari dataset or shipped name"
-        error = nearest(str(source), [*_local_minari(), *ours], what)
-        raise UserError(f"{error} (shipped: {', '.join(ours)})")
+        near = get_close_matches(str(source), [*_local_minari(), *ours], 3)
+        raise UserError(
+            f"{source}: no such file or folder, no Minari dataset of that id in {_minari_root()}, "
+            f"and not shipped ({', '.join(ours)} are)"
+            + (f"; nearest: {', '.join(near)}" if near else "")
+        )
     demos = Demos(str(source), kind, tuple(t for _, t in trajectories))
     _check_alike(demos, [where for where, _ in trajectories])
     return demos if env_id is None else _fit(demos, env_id)
@@ -184,7 +187,7 @@ def _checked(trajectories: Sequence[Trajectory], name: str, more: tuple[int, ...
     ]
     given = [{f: x for f in fields if (x := getattr(t, f)) is not None} for t in trajectories]
     demos = Demos(name, "", tuple(_trajectory(w, g, more) for w, g in zip(labels, given)))
-    _check_alike(demos, [w["obs"] for w in labels])
+    _check_alike(demos, labels)
     return demos
 
 
@@ -204,7 +207,8 @@ def _beside(final: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-_Found = Iterator[tuple[str, Trajectory]]  # with where it was found, for errors
+_Where = dict[str, str]  # what errors call each field of a trajectory
+_Found = Iterator[tuple[_Where, Trajectory]]
 
 
 def _read_gail(path: Path) -> _Found:
@@ -217,7 +221,7 @@ def _read_gail(path: Path) -> _Found:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     if not known:
         raise UserError(f"{path} is not an HDF5 file (expected GAIL's layout, or a folder of .npz)")
-    names = {"obs": "obs_B_T_Do", "action": "a_B_T_Da", "reward": "r_B_T", "length": "len_B"}
+    names = {**FIELDS["gail"], "length": "len_B"}
     try:
         with h5py.File(path, "r") as file:
             found = {
@@ -251,7 +255,7 @@ def _read_gail(path: Path) -> _Found:
         if not 1 <= length <= shape[1]:
             raise UserError(f"{path}: len_B[{i}] is {length}, expected 1 to {shape[1]}")
         where = {key: f"{path}: {name}[{i}]" for key, name in names.items()}
-        yield where["obs"], _trajectory(where, {k: x[i, :length] for k, x in found.items()}, (0,))
+        yield where, _trajectory(where, {k: x[i, :length] for k, x in found.items()}, (0,))
 
 
 def _read_minari(data: Path) -> _Found:
@@ -272,10 +276,10 @@ def _read_minari(data: Path) -> _Found:
     if not episodes:
         raise UserError(f"{data}: the dataset has no episodes")
     for e in episodes:
-        fields = {"obs": "observations", "action": "actions", "reward": "rewards"}
+        fields = FIELDS["minari"]
         where = {key: f"{data}: episode_{e.id}/{name}" for key, name in fields.items()}
         found = {key: np.asarray(getattr(e, name)) for key, name in fields.items()}
-        yield where["obs"], _trajectory(where, found, (1,))
+        yield where, _trajectory(where, found, (1,))
 
 
 def _read_npz(folder: Path) -> _Found:
@@ -286,7 +290,7 @@ def _read_npz(folder: Path) -> _Found:
     if not files:
         raise UserError(f"{folder} has no .npz files, nor is it a Minari dataset")
     for path in files:
-        where = {key: f"{path}: {key}" for key in ("obs", "action", "reward")}
+        where = {key: f"{path}: {name}" for key, name in FIELDS["npz"].items()}
         try:
             with np.load(path, allow_pickle=False) as file:
                 found = {key: file[key] for key in where if key in file}
@@ -300,12 +304,10 @@ def _read_npz(folder: Path) -> _Found:
         if "obs" not in found:
             has = ", ".join(fields) or "nothing"
             raise UserError(f"{path}: obs is missing; the file has {has}")
-        yield where["obs"], _trajectory(where, found, (0, 1))
+        yield where, _trajectory(where, found, (0, 1))
 
 
-def _trajectory(
-    where: dict[str, str], found: dict[str, np.ndarray], more: tuple[int, ...]
-) -> Trajectory:
+def _trajectory(where: _Where, found: dict[str, np.ndarray], more: tuple[int, ...]) -> Trajectory:
     """The arrays of one trajectory, checked; observations have T + `more` rows."""
     arrays = {}
     for key, x in found.items():
@@ -316,11 +318,12 @@ def _trajectory(
         if not len(x):
             raise UserError(f"{where[key]} has zero length, expected at least one step")
         with np.errstate(over="ignore"):
-            arrays[key] = x = np.ascontiguousarray(x, np.float32)
-        if not np.isfinite(x).all():
-            step, *entry = np.argwhere(~np.isfinite(x))[0]
+            arrays[key] = single = np.ascontiguousarray(x, np.float32)
+        if not np.isfinite(single).all():
+            step, *entry = np.argwhere(~np.isfinite(single))[0]
             at = f"step {step}" + (f", entry {entry[0]}" if entry else "")
-            raise UserError(f"{where[key]} is {x[step, *entry]} at {at}, expected finite numbers")
+            kind = "finite" if not np.isfinite(x[step, *entry]) else "single-precision"
+            raise UserError(f"{where[key]} is {x[step, *entry]} at {at}, expected {kind} numbers")
     t = Trajectory(**arrays)
     for key, x in arrays.items():
         rows = [t.steps + n for n in (more if key == "obs" else (0,))]
@@ -330,24 +333,24 @@ def _trajectory(
     return t
 
 
-def _check_alike(demos: Demos, where: list[str]) -> None:
+def _check_alike(demos: Demos, where: list[_Where]) -> None:
     """All trajectories have the same fields of the same sizes."""
 
     def sizes(t: Trajectory) -> dict[str, Any]:
         return {
-            "observations": t.obs.shape[1],
-            "actions": None if t.action is None else t.action.shape[1],
-            "rewards": None if t.reward is None else 1,
+            "obs": t.obs.shape[1],
+            "action": None if t.action is None else t.action.shape[1],
+            "reward": None if t.reward is None else 1,
         }
 
     first = sizes(demos.trajectories[0])
-    for place, t in zip(where, demos.trajectories):
+    for names, t in zip(where, demos.trajectories):
         for field, size in sizes(t).items():
             if size != first[field]:
                 here, there = (
-                    "none" if n is None else f"of size {n}" for n in (size, first[field])
+                    "missing" if n is None else f"of size {n}" for n in (size, first[field])
                 )
-                raise UserError(f"{place}: {field} {here}, but {there} in the first trajectory")
+                raise UserError(f"{names[field]} is {here}, but {there} in the first trajectory")
 
 
 def _fit(demos: Demos, env_id: str) -> Demos:

@@ -42,6 +42,19 @@ def test_every_preset_can_be_built(preset):
     )
 
 
+def test_critics_start_where_the_settings_say():
+    """A share of F's bound, as the authors' critics do; of a pool's, of 1."""
+    spec = make_spec()
+    for settings in ({}, {"combine": "sum", "horizon": 1, "pool": 2}):
+        config = build("vdi", "authors", {**SMALL, **settings})
+        bound = 1.0 if settings else math.exp(densities_of(config, spec).log_bound)
+        head = HEADS[config.td3.critic_head](bound, config.td3.critic_start)
+        assert config.td3.critic_start == -0.025
+        # Small first weights: what a fresh critic says is its bias, whatever it is asked.
+        output = fresh(config, spec).td3.critic.biases[-1]
+        np.testing.assert_allclose(head.value(output), -0.025 * bound, rtol=1e-4)
+
+
 def shaken(tree, key, size=0.3):
     leaves, tree = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
@@ -266,12 +279,13 @@ def test_densities_learn_from_the_newest_and_from_their_own_episodes():
         seen.extend(np.asarray(x) for x in (obs[:, 0], target[:, 0], noise))
         return jnp.stack([obs[:, 0]] * 2) * jax.tree.leaves(flows)[0].sum()
 
-    number = 100.0 * np.arange(10)[:, None] + np.arange(6)  # ten episodes of five steps
-    ring = make_ring(np.repeat(number[..., None], OBS, -1), np.zeros((10, 5, ACTION)))
+    number = 100.0 * np.arange(12)[:, None] + np.arange(6)  # twelve episodes of five steps
+    obs, action = np.repeat(number[..., None], OBS, -1), np.zeros((12, 5, ACTION))
+    ring = make_ring(obs, action, rows=63)  # the last but one goes on at the ring's beginning
     state = fresh(config, spec)
     vdi.density_step(config, densities._replace(log_both=spy), state, ring, jax.random.key(1), 0)
     start, target, noise = seen
-    assert set(start) == {100.0 * e + t for e in range(6, 10) for t in range(5)}
+    assert set(start) == {100.0 * e + t for e in range(8, 12) for t in range(5)}
     offset = (target - start).astype(int)
     for left in range(1, 6):
         last = min(3, left)
@@ -289,18 +303,20 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     asked = {}
 
     def spy(config, head, td3, batch, goal, weight, target_fn, actor_goal, *rest):
-        asked.update(critic=goal, actor=actor_goal())
+        asked.update(critic=goal, actor=actor_goal(), batch=batch)
         return td3, {}
 
     monkeypatch.setattr(vdi, "learn", spy)
     spec = make_spec(demos=4)
-    config = build("vdi", "default", {**SMALL, "batch": 8000, "weight_bound": 3.0})
+    config = build("vdi", "default", {**SMALL, "batch": 8000, "weight_bound": 3.0, "short": 4})
     rng = np.random.default_rng(0)
     ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
     d = 5 * np.array([0.1, 1.0, 2.0, 0.9])
     state = fresh(config, spec)._replace(log_d=jnp.log(d))
     make_vdi(config, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
     weight = np.minimum(5 / d, 3.0)  # the mean of d is 5
+    # On the whole memory: the short one, of one episode here, is the densities' (Alg. 2, line 9).
+    assert len(np.unique(asked["batch"].row)) == 6 * 4
 
     def share(goals):
         return [(goals[..., 0] == x).mean() for x in spec.demos.obs[:, 0]]

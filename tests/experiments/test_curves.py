@@ -116,6 +116,17 @@ def test_a_task_with_other_settings_is_another_panel(tmp_path):
     assert curves.task_name(Run.open(run).config) == "PointCliff-v0 (noise 0.2)"
 
 
+def test_goals_and_rewards_share_no_figure(runs, tmp_path):
+    earns = make_run(tmp_path / "earns", "td3", "PointLoop-v0", steps=())
+    run = Run.open(earns)
+    run.report({"step": 100, "seconds": 1.0, "eval/return": [1.0, 2.0]})
+    run.close()
+    assert curves.main_metric([earns]) == "eval/return"
+    assert curves.main_metric([runs["td3"], runs["uvd"]]) == "eval/success_final"
+    with pytest.raises(UserError, match=r"has goals and .*earns has rewards: draw them apart"):
+        curves.main_metric([runs["td3"], earns])
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [

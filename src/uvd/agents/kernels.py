@@ -42,7 +42,7 @@ def make_kernels(spec: Spec, pairs: bool) -> Kernels:
     """
     demos = demonstrations(spec)
     if pairs and demos.action is None:
-        raise UserError("no actions, which the setting pairs (of the preset kernel, too) compares")
+        raise UserError("no actions, which the setting pairs needs (preset kernel has it)")
 
     def points(norm: Norm, obs: jax.Array, action: Any) -> jax.Array:
         x = ((obs - norm.obs_shift) / norm.obs_scale)[..., spec.columns]

@@ -202,7 +202,7 @@ def density_step(
     limit = jnp.minimum(ring.steps_left[batch.row], config.horizon)
     # Q is an N-th root that TD discounts by gamma, so F is discounted by gamma^N (appendix B).
     offset = replay.geometric_offset(key_offset, limit, config.td3.gamma**densities.root)
-    target = ring.obs[(batch.row + offset) % len(ring.order)]
+    target = ring.obs[replay.later(ring, batch.row, offset)]
     noise = jax.random.normal(key_noise, (2, n, len(densities.live)))
     noise *= smoothing(config, step)
 

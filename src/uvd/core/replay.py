@@ -144,9 +144,14 @@ def newest(ring: Ring, n: int) -> tuple[jax.Array, jax.Array]:
     return ring.order[number % len(ring.order)], number >= ring.first
 
 
+def later(ring: Ring, row: jax.Array, steps: jax.Array | int) -> jax.Array:
+    """The rows so many steps after these (no more than steps_left: the same episode)."""
+    return (row + steps) % len(ring.order)
+
+
 def fetch(ring: Ring, row: jax.Array) -> Batch:
     """The transitions that start in these rows."""
-    after = (row + 1) % len(ring.order)
+    after = later(ring, row, 1)
     return Batch(
         row,
         ring.obs[row],
@@ -173,8 +178,8 @@ def geometric_offset(key: jax.Array, limit: jax.Array, gamma: float) -> jax.Arra
 
 
 def future(ring: Ring, row: jax.Array, offset: jax.Array) -> jax.Array:
-    """The goal achieved `offset` steps after each row (offset <= steps_left: the same episode)."""
-    return ring.achieved[(row + offset) % len(ring.order)]
+    """The goal achieved `offset` steps after each row."""
+    return ring.achieved[later(ring, row, offset)]
 
 
 def future_uniform(ring: Ring, row: jax.Array, key: jax.Array) -> jax.Array:

@@ -167,8 +167,11 @@ def save(figure: Figure, out: Path) -> None:
 
 def main_metric(runs: Sequence[Path]) -> str:
     """What to draw of runs if nothing is asked for: the return where none of them has goals."""
-    rewarded = runs and all(_reports(Run.open(path), "eval/return") for path in runs)
-    return "eval/return" if rewarded else "eval/success_final"
+    rewarded = [_reports(Run.open(path), "eval/return") for path in runs]
+    if len(set(rewarded)) > 1:
+        reach, earn = (runs[rewarded.index(which)] for which in (False, True))
+        raise UserError(f"{reach} has goals and {earn} has rewards: draw them apart, or --metric")
+    return "eval/return" if all(rewarded) else "eval/success_final"
 
 
 def draw_curves(

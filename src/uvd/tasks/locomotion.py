@@ -1,7 +1,7 @@
 """HalfCheetah and Humanoid without their speed: tasks for imitation that cannot be exploited.
 
 Where an observation holds the root's velocity, an imitator can match that one number and nothing
-else. Here it is gone (paper, section 5): `HalfCheetahNonExploitable-v0` is Gymnasium's
+else. Here it is gone (paper, section 6.2): `HalfCheetahNonExploitable-v0` is Gymnasium's
 HalfCheetah-v5 without the root's x velocity, 16 numbers; `HumanoidNonExploitable-v0` is
 Humanoid-v5's joint positions and velocities without the root's place and velocity in x and y, 43
 numbers. Bodies, starts, random streams and rewards are Gymnasium's to the last bit.
