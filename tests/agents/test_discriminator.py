@@ -12,7 +12,7 @@ from uvd.agents.agent import Demos
 from uvd.agents.dac import make_dac, make_target
 from uvd.agents.discriminator import DiscriminatorConfig, logits, make_discriminator
 from uvd.agents.td3 import HEADS, init_td3
-from uvd.core.policy import Norm, act, mlp
+from uvd.core.policy import MLP, Norm, act, mlp
 from uvd.core.replay import Batch, Episode, init_ring, insert_all
 from uvd.errors import UserError
 from uvd.settings import build
@@ -116,6 +116,24 @@ def test_the_gradient_penalty_holds_slopes_near_one():
 
 
 @pytest.mark.parametrize(
+    ("kind", "want"),
+    [
+        ("logit", [-3, -2, 2, 3]),
+        ("softplus", [0.0003354, 0.1269280, 2.1269280, 3]),  # log(1 + e^x)
+        ("log", [-3, -2.1269280, -0.1269280, -0.0003354]),
+    ],
+)
+def test_rewards_are_clipped_to_their_bound(kind, want):
+    config = DiscriminatorConfig(reward=kind, reward_bound=3.0, discriminator_hidden=())
+    discriminator = make_discriminator(config, make_spec(np.zeros((4, 2), np.float32)))
+    net = MLP((jnp.array([[4.0], [0.0], [0.0]]),), (jnp.zeros(1),))
+    obs = jnp.array([[-2.0, 0.0], [-0.5, 0.0], [0.5, 0.0], [2.0, 0.0]])
+    x = discriminator.read(NORM, obs, None, None)
+    np.testing.assert_allclose(logits(net, x), [-8, -2, 2, 8])  # some of them exceed it
+    np.testing.assert_allclose(discriminator.reward(net, x), want, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
     ("reads", "shown", "width"),
     [("auto", "action", 4), ("auto", "obs", 3), ("state", "action", 3), ("next", "next", 5)],
 )
@@ -160,6 +178,47 @@ def test_dac_goes_on_in_the_absorbing_state():
         q = min(mlp(jax.tree.map(lambda w, k=k: w[k], state.critic), seen)[0] for k in (0, 1))
         want = reward + gamma * (for_ever if i % 2 == 0 else q)
         assert float(target[i]) == pytest.approx(float(want), rel=1e-4)
+
+
+def test_no_target_of_dac_exceeds_that_of_the_largest_reward_for_ever():
+    settings = {"hidden": (8,), "discriminator_hidden": (), "reward_bound": 3.0, "gamma": 0.5}
+    config = build("dac", "default", settings)
+    spec = make_spec(np.zeros((4, 2), np.float32))
+    discriminator = make_discriminator(config.discriminator, spec)
+    net = jax.tree.map(jnp.zeros_like, discriminator.init(jax.random.key(0)).net)
+    net = net._replace(biases=(jnp.ones(1),))  # every reward is 1
+    head = HEADS["linear"](1.0, 0.0)
+    state = init_td3(config.td3, head, spec, jax.random.key(1))
+    critic = jax.tree.map(jnp.zeros_like, state.critic_target)
+    batch = make_batch(np.zeros((2, 2)), np.zeros((2, 1)), [False, True])
+    # 1 + q/2 is -9, 3 and 11, to be cut at ±3 (1 + 1/2 + 1/4 + ...); an end is worth 1 + 1/2 + ...
+    for q, want in ((-20.0, -6.0), (4.0, 3.0), (20.0, 6.0)):
+        slow = critic._replace(biases=(*critic.biases[:-1], jnp.full((2, 1), q)))
+        target, _ = make_target(config, head, discriminator, net)(
+            state._replace(critic_target=slow), batch, batch.goal, jax.random.key(2)
+        )
+        np.testing.assert_allclose(target, [want, 2.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_dac_trains_the_absorbing_state_where_the_task_ends_episodes(terminated):
+    """Episodes of one step: it counts as often as all they saw, or never after a time limit."""
+    small = {"hidden": (), "discriminator_hidden": (), "batch": 16}
+    spec = make_spec(np.zeros((4, 2), np.float32))
+    agent = make_dac(build("dac", "default", small), spec)
+    state = jax.jit(lambda key: agent.init(key, spec))(jax.random.key(0))
+    none, no = jnp.zeros((5, 2, 0)), jnp.zeros(5, bool)
+    played = Episode(
+        jnp.zeros((5, 2, 2)), jnp.zeros((5, 1, 1)), none, none[:, 0], jnp.ones(5, int),
+        jnp.full(5, terminated), no, jnp.zeros((5, 1)),
+    )  # fmt: skip
+    ring = insert_all(init_ring(20, 2, 1, 0), played)
+    _, metrics = jax.jit(agent.update)(state, ring, jax.random.key(1), jnp.asarray(0))
+    here, there = (float(logits(state.discriminator.net, jnp.array([0.0, 0.0, x]))) for x in (0, 1))
+    soft = lambda x: np.log1p(np.exp(x))  # noqa: E731
+    agents = (soft(here) + soft(there)) / 2 if terminated else soft(here)
+    assert abs(here - there) > 0.01
+    assert float(metrics["discriminator/loss"]) == pytest.approx(soft(-here) + agents, abs=1e-5)
 
 
 def test_dac_comes_to_act_as_it_was_shown():
