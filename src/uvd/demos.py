@@ -207,6 +207,7 @@ def fit_demos(demos: Demos, env_id: str, obs_dim: int, action_dim: int) -> Demos
         if size not in (None, wanted[0]):
             raise UserError(
                 f"{demos.name}: {names[field]} has {size} numbers a step, {env_id} expects "
-                f"{wanted[0]}" + "".join(f", or upstream's {n}" for n in wanted[1:])
+                f"{wanted[0]}"
+                + (f", or upstream's {' or '.join(map(str, wanted[1:]))}" if wanted[1:] else "")
             )
     return demos
