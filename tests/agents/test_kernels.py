@@ -60,16 +60,20 @@ def test_d_is_the_mean_of_gaussians_around_what_was_met(pairs):
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_the_ratio_is_of_what_follows_or_of_the_pair_itself(pairs):
+def test_f_is_of_what_follows_or_of_the_pair_itself(pairs):
     spec, rng, width = make_spec(), np.random.default_rng(0), 0.9
-    batch, unit = make_batch(rng), rng.uniform(0.1, 1, 12)
-    kernels = make_kernels(spec, pairs)
+    batch, kernels = make_batch(rng), make_kernels(spec, pairs)
     shown = points(spec, spec.demos.obs, spec.demos.action, pairs)
     here = points(spec, batch.obs if pairs else batch.next_obs, batch.action, pairs)
-    want = (gaussian(shown[:, None], here, width) / unit[:, None]).mean(0)
-    ratio = kernels.ratio(width, spec.norm, batch, jnp.log(unit))
-    np.testing.assert_allclose(ratio, want, rtol=1e-3)
-    assert len(want) == N
+    want = gaussian(shown[:, None], here, width)
+    np.testing.assert_allclose(
+        np.exp(kernels.log_f_all(width, spec.norm, batch)), want, rtol=1e-3, atol=1e-6
+    )
+    assert want.shape == (12, N)
+    # One for each transition: the same, of that row.
+    which = rng.integers(12, size=N)
+    one = np.exp(kernels.log_f(width, spec.norm, batch, kernels.shown[which]))
+    np.testing.assert_allclose(one, want[which, np.arange(N)], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("pairs", [False, True])

@@ -17,9 +17,10 @@ from uvd.agents.td3 import HEADS
 from uvd.agents.vdi import (
     Pool,
     VDIConfig,
-    densities_of,
+    density_of,
     draw,
-    flow_density,
+    flow_densities,
+    flows_of,
     log_weights,
     make_optimiser,
     make_target,
@@ -47,7 +48,7 @@ def test_critics_start_where_the_settings_say():
     spec = make_spec()
     for settings in ({}, {"combine": "sum", "horizon": 1, "pool": 2}):
         config = build("vdi", "authors", {**SMALL, **settings})
-        bound = 1.0 if settings else math.exp(densities_of(config, spec).log_bound)
+        bound = 1.0 if settings else math.exp(flows_of(config, spec).log_bound)
         head = HEADS[config.td3.critic_head](bound, config.td3.critic_start)
         assert config.td3.critic_start == -0.025
         # Small first weights: what a fresh critic says is its bias, whatever it is asked.
@@ -76,7 +77,7 @@ def shaken(tree, key, size=0.3):
 def test_the_target_is_that_of_algorithm_2(settings):
     config = build("vdi", "default", {**SMALL, **settings})
     spec = make_spec()
-    densities = densities_of(config, spec)
+    densities = flow_densities(config, spec)
     bound = math.exp(densities.log_bound)
     head = HEADS[config.td3.critic_head](bound, 0.0)
     state = fresh(config, spec)
@@ -85,11 +86,11 @@ def test_the_target_is_that_of_algorithm_2(settings):
     level = (3.0 if config.average else 1.0) if config.td3.critic_head == "huber" else 1.0
     critic = critic._replace(biases=(*critic.biases[:-1], jnp.full((2, 1), level)))
     td3 = state.td3._replace(critic_target=critic)
-    flow = shaken(state.flows.future, jax.random.key(2), 0.1)
+    flow = shaken(state.learned.stack.future, jax.random.key(2), 0.1)
     batch = make_batch(np.random.default_rng(3))
     live = np.array([0, 2])
     goal = batch.obs[::-1][:, live] * 0.5
-    target_fn = jax.jit(make_target(config, head, flow_density(densities, flow), bound))
+    target_fn = jax.jit(make_target(config, head, density_of(densities, flow), bound))
     target, metrics = target_fn(td3, batch, goal, jax.random.key(4))
 
     shift, scale = (np.asarray(x) for x in (spec.norm.obs_shift, spec.norm.obs_scale))
@@ -137,13 +138,13 @@ def test_the_target_is_that_of_algorithm_2(settings):
 
 def test_no_target_exceeds_its_bound():
     config, spec = build("vdi", "default", SMALL), make_spec()
-    densities, state = densities_of(config, spec), fresh(config, spec)
+    densities, state = flow_densities(config, spec), fresh(config, spec)
     bound = math.exp(densities.log_bound)
     critic = state.td3.critic_target
     high = critic._replace(biases=(*critic.biases[:-1], jnp.full((2, 1), 20 * bound)))  # Q / 10
     batch = make_batch(np.random.default_rng(3))
     target_fn = make_target(
-        config, HEADS["huber"](bound, 0.0), flow_density(densities, state.flows.future), bound
+        config, HEADS["huber"](bound, 0.0), density_of(densities, state.future_target), bound
     )
     goal = batch.obs[:, np.array([0, 2])]
     td3 = state.td3._replace(critic_target=high)
@@ -161,27 +162,28 @@ def test_l2_is_part_of_the_gradient():
     np.testing.assert_allclose(step, [-0.01, 0.01, -0.01], rtol=1e-4)
 
 
-def test_a_pool_of_states_is_one_value():
+def test_a_pool_of_states_is_one_value(monkeypatch):
     """(1 - gamma) mean F / d + gamma Q'(s', mu'(s')), where Q reads no state to be reached."""
     settings = {**SMALL, "combine": "sum", "horizon": 1, "gamma": 0.9, "pool": 3}
     config, spec = build("vdi", "default", settings), make_spec()
-    densities = densities_of(config, spec)
     state = fresh(config, spec)
     td3 = state.td3._replace(critic_target=shaken(state.td3.critic_target, jax.random.key(1)))
-    flow = shaken(state.flows.future, jax.random.key(2), 0.1)
-    densities = densities._replace(log_bound=math.log(0.35))  # so that some F exceed it
+    flow = shaken(state.learned.stack.future, jax.random.key(2), 0.1)
+    flows = flows_of(config, spec)._replace(log_bound=math.log(0.35))  # so that some F exceed it
+    monkeypatch.setattr(vdi, "flows_of", lambda *_: flows)
     batch = make_batch(np.random.default_rng(3))
     pool = jnp.stack([batch.obs[::-1][:, [0, 2]] * x for x in (0.3, 0.6, 0.9)])
     head = HEADS["huber"](1.0, 0.0)
     none = jnp.zeros((N, 0))
     unit = Pool(pool, jnp.log(0.2))
     bound, largest = 0.35 / 0.2, 0.0
-    target_fn = make_target(config, head, flow_density(densities, flow, unit), bound)
+    density = density_of(flow_densities(config, spec), flow, unit)
+    target_fn = make_target(config, head, density, bound)
     target, metrics = target_fn(td3, batch, none, None)
     f, cut = 0.0, []
     for goal in pool:
         there = batch.obs.at[:, jnp.array([0, 2])].set(goal)
-        one = np.exp(densities.log_f(flow, spec.norm, batch.obs, batch.action, there))
+        one = np.exp(flows.log_f(flow, spec.norm, batch.obs, batch.action, there))
         cut.extend(one > 0.35)
         f += np.minimum(one, 0.35) / 3 / 0.2
     assert 0.1 < np.mean(cut) < 0.9
@@ -222,28 +224,27 @@ def test_averaged_logits_are_those_of_the_root_and_dead_columns_do_not_count():
     batch = make_batch(np.random.default_rng(0))
     config = build("vdi", "default", SMALL)
     mean, whole = (
-        densities_of(dataclasses.replace(config, average=average), spec)
-        for average in (True, False)
+        flows_of(dataclasses.replace(config, average=average), spec) for average in (True, False)
     )
-    flows = shaken(mean.init(jax.random.key(0)), jax.random.key(1), 0.2)
+    stack = shaken(mean.init(jax.random.key(0)), jax.random.key(1), 0.2)
     args = (spec.norm, batch.obs, batch.action, batch.next_obs)
-    log_f = mean.log_f(flows.future, *args)
-    np.testing.assert_allclose(2 * log_f, whole.log_f(flows.future, *args), rtol=1e-5)
+    log_f = mean.log_f(stack.future, *args)
+    np.testing.assert_allclose(2 * log_f, whole.log_f(stack.future, *args), rtol=1e-5)
     moved = batch.next_obs.at[:, 1].add(5.0)  # column 1 is dead
-    same = mean.log_f(flows.future, spec.norm, batch.obs, batch.action, moved)
+    same = mean.log_f(stack.future, spec.norm, batch.obs, batch.action, moved)
     np.testing.assert_array_equal(same, log_f)
     assert (mean.root, whole.root) == (2, 1)
     # Learned together, they are what they are apart; noise moves what they are of.
-    log_d = mean.log_d(flows.state, spec.norm, batch.obs)
+    log_d = mean.log_d(stack.state, spec.norm, batch.obs)
     shift = jnp.zeros((2, len(log_f), 2))
-    both = mean.log_both(flows, *args, shift)
+    both = mean.log_both(stack, *args, shift)
     np.testing.assert_allclose(both, [log_f, log_d], rtol=1e-5, atol=1e-6)
     scale = spec.norm.obs_scale
-    apart = mean.log_f(flows.future, *args[:3], batch.next_obs + 0.5 * scale)
+    apart = mean.log_f(stack.future, *args[:3], batch.next_obs + 0.5 * scale)
     there = batch.obs + 0.25 * scale
-    moved = mean.log_both(flows, *args, shift.at[0].set(0.5).at[1].set(0.25))
+    moved = mean.log_both(stack, *args, shift.at[0].set(0.5).at[1].set(0.25))
     np.testing.assert_allclose(
-        moved, [apart, mean.log_d(flows.state, spec.norm, there)], rtol=1e-4, atol=1e-5
+        moved, [apart, mean.log_d(stack.state, spec.norm, there)], rtol=1e-4, atol=1e-5
     )
 
 
@@ -258,10 +259,10 @@ def test_offsets_are_discounted_as_the_root_is(monkeypatch, average, power):
     spec = make_spec()
     rng = np.random.default_rng(0)
     ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
-    state = jax.eval_shape(lambda: fresh(config, spec))
-    densities = densities_of(config, spec)
+    flows = flows_of(config, spec)
+    learned = jax.eval_shape(lambda: fresh(config, spec).learned)
     jax.eval_shape(
-        lambda state: vdi.density_step(config, densities, state, ring, jax.random.key(1), 0), state
+        lambda x: vdi.density_step(config, flows, x, spec.norm, ring, jax.random.key(1), 0), learned
     )
     gamma = asked[0]
     assert gamma == config.td3.gamma**power
@@ -272,18 +273,17 @@ def test_densities_learn_from_the_newest_and_from_their_own_episodes():
     spec = make_spec()
     small = {**SMALL, "batch": 8000, "gamma": 0.8, "horizon": 3, "short": 20, "smoothing": 0.2}
     config = build("vdi", "default", small)
-    densities = densities_of(config, spec)
     seen = []
 
-    def spy(flows, norm, obs, action, target, noise):
+    def spy(stack, norm, obs, action, target, noise):
         seen.extend(np.asarray(x) for x in (obs[:, 0], target[:, 0], noise))
-        return jnp.stack([obs[:, 0]] * 2) * jax.tree.leaves(flows)[0].sum()
+        return jnp.stack([obs[:, 0]] * 2) * jax.tree.leaves(stack)[0].sum()
 
     number = 100.0 * np.arange(12)[:, None] + np.arange(6)  # twelve episodes of five steps
     obs, action = np.repeat(number[..., None], OBS, -1), np.zeros((12, 5, ACTION))
     ring = make_ring(obs, action, rows=63)  # the last but one goes on at the ring's beginning
-    state = fresh(config, spec)
-    vdi.density_step(config, densities._replace(log_both=spy), state, ring, jax.random.key(1), 0)
+    flows, learned = flows_of(config, spec)._replace(log_both=spy), fresh(config, spec).learned
+    vdi.density_step(config, flows, learned, spec.norm, ring, jax.random.key(1), 0)
     start, target, noise = seen
     assert set(start) == {100.0 * e + t for e in range(8, 12) for t in range(5)}
     offset = (target - start).astype(int)
@@ -331,7 +331,7 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     def spy_target(config, head, density, bound):
         asked["bound"] = bound
 
-    monkeypatch.setattr(vdi, "flow_density", spy_density)
+    monkeypatch.setattr(vdi, "density_of", spy_density)
     monkeypatch.setattr(vdi, "make_target", spy_target)
     pooled = override(config, {"combine": "sum", "horizon": 1, "pool": 2})
     state = fresh(pooled, spec)._replace(log_d=jnp.log(d))
@@ -347,10 +347,16 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     everyone = override(pooled, {"pool": 4})
     make_vdi(everyone, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
     states, log_unit = asked["pool"]
-    for i in range(4):
-        np.testing.assert_array_equal(states[i], np.tile(spec.demos.obs[i, [0, 2]], (8000, 1)))
+    assert states is None
+    densities, batch = flow_densities(everyone, spec), make_batch(np.random.default_rng(3))
+    flow = shaken(state.future_target, jax.random.key(2), 0.1)
+    each = [
+        densities.log_f(flow, spec.norm, batch, jnp.tile(t, (N, 1)))
+        for t in jnp.asarray(spec.demos.obs[:, [0, 2]])
+    ]
+    np.testing.assert_allclose(densities.log_f_all(flow, spec.norm, batch), each, rtol=1e-5)
     np.testing.assert_allclose(np.exp(-log_unit[:, 0]), np.minimum(1 / d, 3.0 / 5), rtol=1e-5)
-    top = densities_of(pooled, spec).log_bound
+    top = flows_of(pooled, spec).log_bound
     assert float(asked["bound"]) == pytest.approx(np.exp(top - log_unit).mean(), rel=1e-5)
     # Where nothing is near any of them, the unit stays one that a float can divide by.
     far = state._replace(log_d=jnp.full(4, -1e3))
@@ -358,7 +364,7 @@ def test_critics_are_asked_for_all_states_alike_and_actors_by_weight(monkeypatch
     assert float(asked["pool"].log_unit) == pytest.approx(top - vdi.FARTHEST)
 
 
-def test_densities_of_a_linear_system_are_as_they_should_be():
+def test_flows_of_a_linear_system_are_as_they_should_be():
     """s' = A s + B a + noise has F = N(A s + B a, noise² + smoothing²), and d = N(0, 1)."""
     rng = np.random.default_rng(0)
     a_matrix, b_matrix = np.array([[0.9, 0.2], [-0.1, 0.8]]), np.array([[0.3], [0.5]])
@@ -374,21 +380,20 @@ def test_densities_of_a_linear_system_are_as_they_should_be():
     )  # fmt: skip
     small = {**SMALL, "batch": 256, "flow_hidden": (32, 32), "flow_lr": 3e-3, "smoothing": 0.8}
     config = build("vdi", "default", {**small, "horizon": 1, "short": n, "capacity": 2 * n})
-    densities = densities_of(config, spec)
-    state = fresh(config, spec)
+    flows = flows_of(config, spec)
 
     @jax.jit
-    def fit(state):
-        def body(state, key):
-            return vdi.density_step(config, densities, state, ring, key, 0)[0], None
+    def fit(learned):
+        def body(learned, key):
+            return vdi.density_step(config, flows, learned, spec.norm, ring, key, 0)[0], None
 
-        return jax.lax.scan(body, state, jax.random.split(jax.random.key(1), 1200))[0]
+        return jax.lax.scan(body, learned, jax.random.split(jax.random.key(1), 1200))[0]
 
-    flows = fit(state).flows
+    stack = fit(fresh(config, spec).learned).stack
     test = rng.choice(n, 400, replace=False)
     x = [jnp.asarray(v[test], jnp.float32) for v in (s, action, after)]
-    log_f = 2 * densities.log_f(flows.future, spec.norm, *x)
-    log_d = 2 * densities.log_d(flows.state, spec.norm, x[0])
+    log_f = 2 * flows.log_f(stack.future, spec.norm, *x)
+    log_d = 2 * flows.log_d(stack.state, spec.norm, x[0])
 
     def gaussian(gap, variance):
         return -0.5 * (gap**2).sum(-1) / variance - np.log(2 * np.pi * variance)
@@ -423,7 +428,7 @@ def test_schedules(monkeypatch):
 
     jax.effects_barrier()
     assert [int(step) for step in asked] == list(range(10)), "the smoothing is the update's own"
-    assert changed(lambda s: s.flows) == list(range(10))
+    assert changed(lambda s: s.learned.stack) == list(range(10))
     assert changed(lambda s: s.future_target) == [0, 2, 4, 8]  # every 2nd, then every 4th
     assert changed(lambda s: s.log_d) == [0, 2, 4, 8]
     assert changed(lambda s: s.td3.critic) == list(range(3, 10))
@@ -432,11 +437,12 @@ def test_schedules(monkeypatch):
     np.testing.assert_allclose(noise, [0.3] * 6 + [0.1] * 4)
     # What was copied is what had just been learned, and the weights are of that copy.
     copied = states[5]
-    for a, b in zip(jax.tree.leaves(copied.future_target), jax.tree.leaves(copied.flows.future)):
+    learned = copied.learned.stack
+    for a, b in zip(jax.tree.leaves(copied.future_target), jax.tree.leaves(learned.future)):
         np.testing.assert_array_equal(a, b)
     spec = make_spec()
-    densities = densities_of(build("vdi", "default", SMALL), spec)
-    log_d = densities.log_d(copied.flows.state, spec.norm, jnp.asarray(spec.demos.obs))
+    flows = flows_of(build("vdi", "default", SMALL), spec)
+    log_d = flows.log_d(learned.state, spec.norm, jnp.asarray(spec.demos.obs))
     np.testing.assert_allclose(copied.log_d, log_d, atol=1e-5)
     for metrics in logged:
         assert all(np.isfinite(x).all() for x in metrics.values())
@@ -457,7 +463,7 @@ def test_the_bound_is_that_of_smoothing_or_flow():
     spec = make_spec()
     faded = {"smoothing": 2.0, "smoothing_half": 9, "smoothing_end": 0.5}
     wide, narrow, none, ends = (
-        densities_of(build("vdi", "default", {**SMALL, **settings}), spec).log_bound
+        flows_of(build("vdi", "default", {**SMALL, **settings}), spec).log_bound
         for settings in ({"smoothing": 0.5}, {"smoothing": 1e-3}, {"smoothing": 0.0}, faded)
     )
     assert wide == ends == pytest.approx(-math.log(0.5 * math.sqrt(2 * math.pi)))
@@ -475,17 +481,20 @@ def test_the_smoothing_narrows_to_its_end():
     )
     # That is the width of the noise that the densities learn with.
     config = build("vdi", "default", {**SMALL, **faded, "batch": 4000})
-    densities, seen = densities_of(config, make_spec()), []
+    seen = []
 
-    def spy(flows, norm, obs, action, target, noise):
+    def spy(stack, norm, obs, action, target, noise):
         seen.append(float(noise.std()))
-        return jnp.stack([obs[:, 0]] * 2) * jax.tree.leaves(flows)[0].sum()
+        return jnp.stack([obs[:, 0]] * 2) * jax.tree.leaves(stack)[0].sum()
 
     rng = np.random.default_rng(0)
     ring = make_ring(rng.normal(size=(6, 5, OBS)), rng.normal(size=(6, 4, ACTION)))
+    spec = make_spec()
+    flows, learned = flows_of(config, spec)._replace(log_both=spy), fresh(config, spec).learned
     for step in (0, 10, 30):
-        spied, state = densities._replace(log_both=spy), fresh(config, make_spec())
-        vdi.density_step(config, spied, state, ring, jax.random.key(1), jnp.asarray(step))
+        vdi.density_step(
+            config, flows, learned, spec.norm, ring, jax.random.key(1), jnp.asarray(step)
+        )
     assert seen == pytest.approx([2.0, 1.0, 0.5], rel=0.05)
 
 

@@ -23,8 +23,10 @@ from uvd.errors import UserError
 class Kernels(NamedTuple):
     """Kernels around all that is shown, or around what was met: they are symmetric."""
 
+    shown: jax.Array  # [shown, columns], in the task's own units
     log_d: Callable[..., jax.Array]  # (width, norm, ring, newest steps) -> [shown]
-    ratio: Callable[..., jax.Array]  # (width, norm, batch, log_unit [shown]) -> [batch]
+    log_f: Callable[..., jax.Array]  # (width, norm, batch, t [batch, columns]) -> [batch]
+    log_f_all: Callable[..., jax.Array]  # (width, norm, batch) -> [shown, batch]
 
 
 def squared_distances(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -44,24 +46,36 @@ def make_kernels(spec: Spec, pairs: bool) -> Kernels:
     if pairs and demos.action is None:
         raise UserError("no actions, which the setting pairs needs (preset kernel has it)")
 
-    def points(norm: Norm, obs: jax.Array, action: Any) -> jax.Array:
-        x = ((obs - norm.obs_shift) / norm.obs_scale)[..., spec.columns]
+    def columns(obs: jax.Array, action: Any) -> jax.Array:
+        x = obs[..., spec.columns]
         return jnp.concatenate([x, action], -1) if pairs else x
+
+    shown = columns(demos.obs, demos.action)
+
+    def points(norm: Norm, x: jax.Array) -> jax.Array:
+        state, action = jnp.split(x, [len(spec.columns)], -1)
+        state = (state - norm.obs_shift[spec.columns]) / norm.obs_scale[spec.columns]
+        return jnp.concatenate([state, action], -1)
+
+    def following(norm: Norm, batch: Batch) -> jax.Array:
+        return points(norm, columns(batch.obs if pairs else batch.next_obs, batch.action))
 
     def log_d(width: Any, norm: Norm, ring: Ring, newest: int) -> jax.Array:
         row, there = replay.newest(ring, newest)
-        met = points(norm, ring.obs[row], ring.action[row])
+        met = points(norm, columns(ring.obs[row], ring.action[row]))
 
         def of(one: jax.Array) -> jax.Array:
             apart = squared_distances(one[None], met)[0]
             return jax.nn.logsumexp(-apart / (2 * width**2), where=there)
 
-        log_sum = jax.lax.map(of, points(norm, demos.obs, demos.action))
+        log_sum = jax.lax.map(of, points(norm, shown))
         return log_sum - jnp.log(jnp.maximum(there.sum(), 1))
 
-    def ratio(width: jax.Array, norm: Norm, batch: Batch, log_unit: jax.Array) -> jax.Array:
-        here = points(norm, batch.obs if pairs else batch.next_obs, batch.action)
-        apart = squared_distances(points(norm, demos.obs, demos.action), here)
-        return jnp.exp(-apart / (2 * width**2) - log_unit[:, None]).mean(0)
+    def log_f(width: jax.Array, norm: Norm, batch: Batch, t: jax.Array) -> jax.Array:
+        apart = following(norm, batch) - points(norm, t)
+        return -(apart**2).sum(-1) / (2 * width**2)
 
-    return Kernels(log_d, ratio)
+    def log_f_all(width: jax.Array, norm: Norm, batch: Batch) -> jax.Array:
+        return -squared_distances(points(norm, shown), following(norm, batch)) / (2 * width**2)
+
+    return Kernels(shown, log_d, log_f, log_f_all)

@@ -6,8 +6,8 @@ likelihood on the agent's own experience, and Q(s, a; t) carries it further by T
 pursues no single one of them: it ascends Q over demonstration states that are drawn the more often
 the less the agent visits them (Eq. 8: the gradient of log d(t) is that of Q(.; t), over d(t)).
 
-Both densities are over the observation's live columns in normalised units, F relative to the
-present. With averaged logits they stand for their N-th roots, and so does Q.
+What F and d are made of is the densities' own matter (`DENSITIES`): flows that learn, or kernels
+around what was met. With averaged logits they stand for their N-th roots, and so does Q.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ import numpy as np
 import optax
 
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec, demonstrations
-from uvd.agents.densities import Densities, Flows, make_densities
+from uvd.agents.densities import Densities, Flows, Stack, make_flows
 from uvd.agents.kept import init_kept, judge, plays
-from uvd.agents.kernels import Kernels, make_kernels
+from uvd.agents.kernels import make_kernels
 from uvd.agents.td3 import (
     HEADS,
     Head,
@@ -38,7 +38,6 @@ from uvd.agents.td3 import (
 )
 from uvd.agents.uvd import COMBINE, Signals, fading
 from uvd.core import replay
-from uvd.core.flows import Params
 from uvd.core.policy import MLP, Norm, Policy
 from uvd.core.replay import Batch, Ring
 
@@ -82,8 +81,7 @@ class VDIConfig:
     pool: int = 0
     """Demonstration states that a target takes together (with `sum`): one critic learns Eq. 8 as a
     whole, the mean of F(t | s, a) / d(t), or of its root. As many as there are, or more: all of
-    them, none drawn, and so always with kernels. 0: the critic is asked for one state at a
-    time, as the paper's is."""
+    them, none drawn. 0: the critic is asked for one state at a time, as the paper's is."""
     weight_bound: float = 4.0
     """A demonstration state is drawn with weight mean d / d(t), at most this."""
     bijectors: int = 5
@@ -120,23 +118,28 @@ class VDIConfig:
 
 
 class VDIState(NamedTuple):
-    """TD3's state, both densities with their optimiser, and what is kept of them at each copy.
+    """TD3's state, what the densities learn, and what is kept of them at each copy.
 
     `td3.norm` is the critic's: its goal is a demonstration state's live columns.
     """
 
     td3: TD3State
-    flows: Any  # `Flows`, or () where densities are kernels
-    flows_opt: optax.OptState
-    future_target: Any  # `Params` of F, or the kernels' width, as of the last copy
+    learned: Any  # `Learned` flows, or () where densities are kernels
+    future_target: Any  # F as of the last copy: a flow's parameters, or the kernels' width
     log_d: jax.Array  # [demonstration states], as of the last copy
     noise: jax.Array  # of exploration, as of the last update
     kept: Any  # `Kept`, or () without `keep`
 
 
+class Learned(NamedTuple):
+    """Both flows, and their optimiser's state."""
+
+    stack: Stack
+    opt: optax.OptState
+
+
 # (norm, transitions, goals): F as a target takes it
 DensityFn = Callable[[Norm, Batch, jax.Array], jax.Array]
-DENSITIES = ("flow", "kernel")
 FARTHEST = 60.0  # in logarithms: d counts as no less than this below F's bound
 RARE = 3.0  # in logarithms below the kernel's peak: where a state begins to count for a policy
 
@@ -144,7 +147,7 @@ RARE = 3.0  # in logarithms below the kernel's peak: where a state begins to cou
 class Pool(NamedTuple):
     """Demonstration states that a target takes together."""
 
-    states: jax.Array  # [pool, batch, live]
+    states: jax.Array | None  # [pool, batch, columns]; None: all that are shown, in their order
     # The mean of F / exp(log_unit) over the pool is that of F / d over all demonstration states,
     # 1 / d bounded: one unit where they are drawn by weight, [pool, 1] where all are here.
     log_unit: jax.Array
@@ -171,12 +174,6 @@ def narrowest(config: VDIConfig) -> float:
     return config.smoothing_end or config.smoothing
 
 
-def densities_of(config: VDIConfig, spec: Spec) -> Densities:
-    """F and d as flows, as the settings have them."""
-    width = narrowest(config)
-    return make_densities(spec, config.bijectors, config.flow_hidden, config.average, width)
-
-
 def smoothing(config: VDIConfig, step: jax.Array) -> jax.Array:
     """The smoothing's width at an update."""
     return fading(config.smoothing, config.smoothing_half, narrowest(config), step)
@@ -187,38 +184,96 @@ def make_optimiser(config: VDIConfig) -> optax.GradientTransformation:
     return optax.chain(optax.add_decayed_weights(config.l2), optimiser(config.td3, config.flow_lr))
 
 
+def flows_of(config: VDIConfig, spec: Spec) -> Flows:
+    """Both flows, as the settings have them."""
+    width = narrowest(config)
+    return make_flows(spec, config.bijectors, config.flow_hidden, config.average, width)
+
+
 def density_step(
     config: VDIConfig,
-    densities: Densities,
-    state: VDIState,
+    flows: Flows,
+    learned: Learned,
+    norm: Norm,
     ring: Ring,
     key: jax.Array,
     step: jax.Array,
-) -> tuple[VDIState, Metrics]:
-    """One step of maximum likelihood of both densities on the short memory (Alg. 2, 4-8)."""
+) -> tuple[Learned, Metrics]:
+    """One step of maximum likelihood of both flows on the short memory (Alg. 2, 4-8)."""
     key_rows, key_offset, key_noise = jax.random.split(key, 3)
     n = config.td3.batch
     batch = replay.fetch(ring, replay.sample(ring, key_rows, n, config.short))
     limit = jnp.minimum(ring.steps_left[batch.row], config.horizon)
     # Q is an N-th root that TD discounts by gamma, so F is discounted by gamma^N (appendix B).
-    offset = replay.geometric_offset(key_offset, limit, config.td3.gamma**densities.root)
+    offset = replay.geometric_offset(key_offset, limit, config.td3.gamma**flows.root)
     target = ring.obs[replay.later(ring, batch.row, offset)]
-    noise = jax.random.normal(key_noise, (2, n, len(densities.live)))
+    noise = jax.random.normal(key_noise, (2, n, len(flows.live)))
     noise *= smoothing(config, step)
 
-    def density_loss(flows: Flows) -> tuple[jax.Array, Metrics]:
-        log_f, log_d = densities.log_both(
-            flows, state.td3.norm, batch.obs, batch.action, target, noise
-        )
-        loss = -densities.root * (log_f.mean() + log_d.mean())
+    def density_loss(stack: Stack) -> tuple[jax.Array, Metrics]:
+        log_f, log_d = flows.log_both(stack, norm, batch.obs, batch.action, target, noise)
+        loss = -flows.root * (log_f.mean() + log_d.mean())
         return loss, {
             "density/loss": loss, "density/log_f": log_f.mean(),
             "density/log_f_max": log_f.max(), "density/log_d": log_d.mean(),
         }  # fmt: skip
 
-    grads, metrics = jax.grad(density_loss, has_aux=True)(state.flows)
-    updates, opt = make_optimiser(config).update(grads, state.flows_opt, state.flows)
-    return state._replace(flows=optax.apply_updates(state.flows, updates), flows_opt=opt), metrics
+    grads, metrics = jax.grad(density_loss, has_aux=True)(learned.stack)
+    updates, opt = make_optimiser(config).update(grads, learned.opt, learned.stack)
+    return Learned(optax.apply_updates(learned.stack, updates), opt), metrics
+
+
+def flow_densities(config: VDIConfig, spec: Spec) -> Densities:
+    """F and d as flows, by maximum likelihood."""
+    demos, flows = demonstrations(spec), flows_of(config, spec)
+    shown = demos.obs[:, flows.live]
+
+    def init(key: jax.Array) -> Learned:
+        stack = flows.init(key)
+        return Learned(stack, make_optimiser(config).init(stack))
+
+    def fit(learned, norm, ring, key, step):
+        return density_step(config, flows, learned, norm, ring, key, step)
+
+    def future(learned, step):
+        return learned.stack.future
+
+    def log_d(learned, norm, ring, step):
+        return flows.log_d(learned.stack.state, norm, demos.obs)
+
+    def log_f(future, norm, batch, t):
+        target = batch.obs.at[:, flows.live].set(t)
+        free = flows.log_f(future, norm, batch.obs, batch.action, target)
+        return jnp.minimum(free, flows.log_bound)
+
+    def log_f_all(future, norm, batch):
+        return jax.vmap(lambda t: log_f(future, norm, batch, t))(shown)
+
+    return Densities(shown, init, fit, future, log_d, log_f, log_f_all, flows.log_bound)
+
+
+def kernel_densities(config: VDIConfig, spec: Spec) -> Densities:
+    """F and d as kernels around what was met: nothing to learn, F is its width."""
+    kernels = make_kernels(spec, config.pairs)
+
+    def init(key):
+        return ()
+
+    def fit(learned, norm, ring, key, step):
+        return learned, {}
+
+    def future(learned, step):
+        return smoothing(config, step)
+
+    def log_d(learned, norm, ring, step):
+        return kernels.log_d(smoothing(config, step), norm, ring, config.short)
+
+    return Densities(
+        kernels.shown, init, fit, future, log_d, kernels.log_f, kernels.log_f_all, log_bound=0.0
+    )
+
+
+DENSITIES = {"flow": flow_densities, "kernel": kernel_densities}
 
 
 def log_mean(log_x: jax.Array) -> jax.Array:
@@ -238,25 +293,19 @@ def draw(key: jax.Array, weight: jax.Array, n: int) -> jax.Array:
     return jnp.minimum(jnp.searchsorted(total, u, side="right"), len(weight) - 1)
 
 
-def flow_density(densities: Densities, flow: Params, pool: Pool | None = None) -> DensityFn:
+def density_of(densities: Densities, future: Any, pool: Pool | None = None) -> DensityFn:
     """F(t | s, a) of a goal t, or its mean over a pool, in units of d."""
 
     def density(norm: Norm, batch: Batch, goal: jax.Array) -> jax.Array:
-        def log_f(goal: jax.Array) -> jax.Array:
-            target = batch.obs.at[:, densities.live].set(goal)
-            free = densities.log_f(flow, norm, batch.obs, batch.action, target)
-            return jnp.minimum(free, densities.log_bound)
-
         if pool is None:
-            return jnp.exp(log_f(goal))
-        return jnp.exp(jax.vmap(log_f)(pool.states) - pool.log_unit).mean(0)
+            return jnp.exp(densities.log_f(future, norm, batch, goal))
+        if pool.states is None:
+            log_f = densities.log_f_all(future, norm, batch)
+        else:
+            log_f = jax.vmap(lambda t: densities.log_f(future, norm, batch, t))(pool.states)
+        return jnp.exp(log_f - pool.log_unit).mean(0)
 
     return density
-
-
-def kernel_density(kernels: Kernels, width: jax.Array, log_unit: jax.Array) -> DensityFn:
-    """The mean over all that is shown of F in units of d."""
-    return lambda norm, batch, _: kernels.ratio(width, norm, batch, log_unit)
 
 
 def make_target(
@@ -307,73 +356,59 @@ def demo_metrics(log_d: jax.Array, weight: jax.Array) -> Metrics:
 
 def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     """VDI, its settings bound."""
-    demos = demonstrations(spec)
-    densities = densities_of(config, spec)
-    kernels = None
-    if config.density == "kernel":
-        kernels = make_kernels(spec, config.pairs)
+    densities = DENSITIES[config.density](config, spec)
+    shown, top = densities.shown, densities.log_bound
     # A pool's values are of the order of 1 whatever the densities are.
-    bound = 1.0 if config.pool else math.exp(densities.log_bound)
+    bound = 1.0 if config.pool else math.exp(top)
     head = HEADS[config.td3.critic_head](bound, config.td3.critic_start)
-    goals = demos.obs[:, densities.live]
     critic_spec = spec
     if not config.pool:  # the critic reads a state as a goal
-        norm, dim = goal_norm(spec, densities.live), len(densities.live)
+        norm, dim = goal_norm(spec, spec.columns), len(spec.columns)
         critic_spec = dataclasses.replace(spec, norm=norm, goal_dim=dim)
 
     def init(key: jax.Array, spec: Spec) -> VDIState:
-        key_td3, key_flow = jax.random.split(key)
-        flows = () if kernels else densities.init(key_flow)
+        key_td3, key_density = jax.random.split(key)
         td3 = init_td3(config.td3, head, critic_spec, key_td3, 0)
+        learned = densities.init(key_density)
         return VDIState(
             td3,
-            flows,
-            make_optimiser(config).init(flows) if flows else (),
-            flows.future if flows else jnp.asarray(config.smoothing, jnp.float32),
-            jnp.zeros(len(goals)),
+            learned,
+            densities.future(learned, jnp.zeros((), jnp.int32)),
+            jnp.zeros(len(shown)),
             jnp.asarray(config.td3.noise, jnp.float32),
             init_kept(td3.actor, config.trials) if config.keep else (),
         )
 
-    def copied(state: VDIState, ring: Ring, step: jax.Array) -> tuple[Any, jax.Array]:
-        """F as it is now, and d of every demonstration state."""
-        if kernels:
-            width = smoothing(config, step)
-            return width, kernels.log_d(width, state.td3.norm, ring, config.short)
-        return state.flows.future, densities.log_d(state.flows.state, state.td3.norm, demos.obs)
-
     def together(state: VDIState, log_weight: jax.Array, key: jax.Array) -> TargetFn:
         """The target of one critic for all demonstration states (Eq. 8 as one value)."""
-        n, top = config.td3.batch, 0.0 if kernels else densities.log_bound
-        drawn = not kernels and config.pool < len(goals)
+        drawn = config.pool < len(shown)
         # d, bounded from below: each state's own, or one for all where they are drawn by weight.
         log_unit = log_mean(state.log_d) - (log_mean(log_weight) if drawn else log_weight)
         # Who is too far from everything to count is not to count infinitely.
         log_unit = jnp.maximum(log_unit, top - FARTHEST)
-        if kernels:
-            density = kernel_density(kernels, state.future_target, log_unit)
+        if drawn:
+            size = (config.pool, config.td3.batch)
+            states = shown[draw(key, jnp.exp(log_weight), math.prod(size))]
+            pool = Pool(states.reshape(*size, -1), log_unit)
         else:
-            if drawn:
-                states = goals[draw(key, jnp.exp(log_weight), config.pool * n)]
-            else:
-                states, log_unit = jnp.repeat(goals, n, 0), log_unit[:, None]
-            pool = Pool(states.reshape(-1, n, goals.shape[1]), log_unit)
-            density = flow_density(densities, state.future_target, pool)
+            pool = Pool(None, log_unit[:, None])
+        density = density_of(densities, state.future_target, pool)
         return make_target(config, head, density, jnp.exp(top - log_unit).mean())
 
     def update(state: VDIState, ring: Ring, key: jax.Array, step: jax.Array):
         key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
-        metrics: Metrics = {}
-        if not kernels:  # which have nothing to learn
-            state, metrics = density_step(config, densities, state, ring, key_density, step)
+        learned, metrics = densities.fit(state.learned, state.td3.norm, ring, key_density, step)
         early = config.early_delay or config.flow_delay
         delay = jnp.where(step < config.early_updates, early, config.flow_delay)
         future_target, log_d = jax.lax.cond(
             step % delay == 0,
-            lambda: copied(state, ring, step),
+            lambda: (
+                densities.future(learned, step),
+                densities.log_d(learned, state.td3.norm, ring, step),
+            ),
             lambda: (state.future_target, state.log_d),
         )
-        state = state._replace(future_target=future_target, log_d=log_d)
+        state = state._replace(learned=learned, future_target=future_target, log_d=log_d)
         log_weight = log_weights(state.log_d, config.weight_bound)
         weight = jnp.exp(log_weight)
         n = config.td3.batch
@@ -383,10 +418,10 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
                 target_fn = together(state, log_weight, key_td)
                 goal = actor_goal = jnp.zeros((n, 0))
             else:
-                density = flow_density(densities, state.future_target)
-                target_fn = make_target(config, head, density, math.exp(densities.log_bound))
-                goal = goals[jax.random.randint(key_td, (n,), 0, len(goals))]
-                actor_goal = goals[draw(key_actor, weight, n)]
+                density = density_of(densities, state.future_target)
+                target_fn = make_target(config, head, density, bound)
+                goal = shown[jax.random.randint(key_td, (n,), 0, len(shown))]
+                actor_goal = shown[draw(key_actor, weight, n)]
             return learn(
                 config.td3, head, td3, replay.fetch(ring, replay.sample(ring, key_rows, n)), goal,
                 1.0, target_fn, lambda: actor_goal, key_target, step, free_policy,
@@ -418,7 +453,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
 
     def judged(state: VDIState, player: Policy, ring: Ring, settled: Any) -> VDIState:
         """By the likelihood of what is shown under the newest cycle, at the width of the end."""
-        assert kernels is not None
+        kernels = make_kernels(spec, config.pairs)
         log_d = kernels.log_d(narrowest(config), state.td3.norm, ring, spec.cycle)
         score = jnp.logaddexp(log_d, -RARE).mean()
         # Scores of shorter episodes are no measure for those of longer ones.
