@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     runs = [Run.open(path) for path in parser.parse_args().runs]
     config = runs[0].config
-    plan = make_plan(config)
+    plan = plan_run(runs[0])
     plan.program.close()
     scale, live = np.asarray(plan.spec.norm.obs_scale), np.array(plan.spec.live_obs)
 

@@ -1,5 +1,6 @@
 """Tasks without goals and demonstrations in whole runs: training, resuming, refusing, recording."""
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,20 +115,31 @@ def test_a_clone_learns_what_was_shown(cloned):
     assert cloned.policy()(np.zeros((3, 4))).shape == (3, 2)
 
 
-def test_resumes_to_the_same_bits_and_notices_other_demonstrations(shown, cloned, tmp_path):
+def test_resumes_to_the_same_bits_wherever_its_demonstrations_have_gone(shown, cloned, tmp_path):
     files = tmp_path / "loop"
     write_npz(load_demos(shown).trajectories, files)
     out = tmp_path / "run"
     settings = {**CLONE, "steps": 400}
     uvd.train("clone", "PointLoop-v0", demos=files, every=2, out=out, **settings)
+    moved = files.rename(tmp_path / "elsewhere")
     uvd.resume(out, steps=1600, quiet=True)
     same(out, cloned.run.path)
-    moved = files.rename(tmp_path / "elsewhere")
+    kept = out / "demos.safetensors"
+    data = kept.read_bytes()
+    kept.write_bytes(data[:-1])
+    with pytest.raises(UserError, match=r"demos.safetensors is damaged .*: remove it"):
+        uvd.load(out)
+    # Without what it keeps, a run reads the source again, which is to be the same.
+    kept.unlink()
     with pytest.raises(UserError, match="no such file or folder"):
         uvd.load(out)
     write_npz(load_demos(moved).trajectories[::-1], files)
     with pytest.raises(UserError, match="holds other demonstrations than those this run began"):
         uvd.resume(out, quiet=True)
+    shutil.rmtree(files)
+    moved.rename(files)
+    uvd.resume(out, quiet=True)
+    assert kept.read_bytes() == data
 
 
 def test_the_pairs_are_the_chosen_ones_and_widen_the_ranges(shown, tmp_path):

@@ -20,7 +20,7 @@ from uvd.loop import (
     find_task,
     imitated,
     make_config,
-    make_plan,
+    plan_run,
     state_from_arrays,
     train_run,
 )  # fmt: skip
@@ -156,7 +156,7 @@ def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> T
         if done is not None and steps < done[0]:
             raise UserError(f"{path} has {done[0]:,} steps already, more than {steps:,}")
         run.config["run"]["steps"] = steps
-        make_plan(run.config).program.close()  # refuses nonsense before it is written down
+        plan_run(run).program.close()  # refuses nonsense before it is written down
         run.write_config()
     train_run(run, quiet)
     return load(path)
@@ -170,7 +170,7 @@ def load(path: str | Path) -> Trained:
         run.require_whole()
         raise UserError(f"{path} has no checkpoint yet; go on with: uvd train --resume {path}")
     step, arrays, _ = found
-    plan = make_plan(run.config)
+    plan = plan_run(run)
     plan.program.close()  # workers start again when an evaluation needs them
     like = jax.eval_shape(lambda: plan.program.init(plan.run.first_seed, plan.run.seeds).agent)
     return Trained(run, plan, step, state_from_arrays(like, arrays))

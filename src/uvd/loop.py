@@ -196,14 +196,17 @@ def make_config(
     return told
 
 
-def make_plan(config: dict[str, Any]) -> Plan:
-    """From a run's configuration to compiled functions."""
+def make_plan(config: dict[str, Any], demos: Demos | None = None) -> Plan:
+    """From a run's configuration to compiled functions.
+
+    An imitator's demonstrations are read from their source unless they are given.
+    """
     algorithm = get_algorithm(config["algorithm"])
     settings = override(algorithm.config(), config["settings"])
     run = override(RunSettings(), config["run"])
     task = find_task(config["task"], config.get("task_settings", {}))
-    demos, asked = None, config.get("demos", {})
-    if asked:
+    asked = config.get("demos", {})
+    if asked and demos is None:
         try:
             demos, digest = find_demos(config["algorithm"], algorithm, task, asked)
         except UserError as error:
@@ -212,7 +215,7 @@ def make_plan(config: dict[str, Any]) -> Plan:
             raise UserError(
                 f"{asked['demos']} holds other demonstrations than those this run began with"
             )
-        task = imitated(task, asked)
+    task = imitated(task, asked)
     check(settings, run, task.horizon)
     if run.eval_every < run.envs * task.horizon:
         raise UserError(f"eval_every = {run.eval_every} is less than one cycle of episodes")
@@ -242,6 +245,12 @@ def make_plan(config: dict[str, Any]) -> Plan:
         agent = algorithm.make(settings, spec)
         program = make_program(agent, task, spec, td3, run.envs, per_call, warm, on_policy)
     return Plan(task, spec, agent, td3, run, program, per_call, per_report, total, warm, updates)
+
+
+def plan_run(run: Run) -> Plan:
+    """The plan of a run's folder, with the demonstrations that it keeps."""
+    kept = run.demos()
+    return make_plan(run.config, None if kept is None else Demos(**kept))
 
 
 def state_arrays(state: Any) -> dict[str, np.ndarray]:
@@ -341,8 +350,11 @@ def train_run(run: Run, quiet: bool = False) -> None:
 
     Raises `Stopped` if the user stopped it (it is saved then), `UserError` if it cannot go on.
     """
-    plan = make_plan(run.config)
+    plan = plan_run(run)
     try:
+        if plan.spec.demos is not None and run.demos() is None:
+            shown = plan.spec.demos._asdict()
+            run.keep_demos({name: x for name, x in shown.items() if x is not None})
         _train(run, plan, quiet)
     except WorkersError as error:
         raise UserError(f"{error}; go on with: uvd train --resume {run.path}") from error

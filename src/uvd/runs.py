@@ -4,6 +4,7 @@
     metrics.jsonl          one row a report; the same scalars as TensorBoard events in tensorboard/
     episodes/seed<k>.bin   append-only log of the finished episodes
     checkpoints/<step>/    state.safetensors and meta.json
+    demos.safetensors      of an imitator: what it is shown
 
 What only grows is written by whole pieces, and a torn last piece is ignored. What is replaced is
 written beside, fsynced and renamed into place. Nothing is ever pickled.
@@ -42,7 +43,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Run:
-    """A run's folder: config.toml, metrics.jsonl (+ TensorBoard), episodes/, checkpoints/<step>/.
+    """A run's folder: its settings, metrics, episodes and checkpoints.
 
     Opening one changes nothing on disk, so a run can be read while it is training.
     """
@@ -208,6 +209,26 @@ class Run:
         if problems:
             raise UserError(f"{problems[0]} and there is no good one: start again with --overwrite")
         return None
+
+    def keep_demos(self, arrays: Arrays) -> None:
+        """Writes what an imitator is shown: the run no longer needs where it came from."""
+        path = self.path / "demos.safetensors"
+        with _blamed(f"write {path}"):
+            _replace_file(path, _to_bytes(arrays))
+
+    def demos(self) -> Arrays | None:
+        """What `keep_demos` wrote; None where nothing was."""
+        path = self.path / "demos.safetensors"
+        if not path.exists():
+            return None
+        with _blamed(f"read {path}"):
+            try:
+                return safetensors.numpy.load(path.read_bytes())
+            except SafetensorError as error:
+                raise UserError(
+                    f"{path} is damaged ({error}): remove it, and the run reads its "
+                    "demonstrations from their source again"
+                ) from error
 
     def episodes(self) -> "EpisodeLog":
         """The log of this run's finished episodes."""
