@@ -113,6 +113,8 @@ def test_a_clone_learns_what_was_shown(cloned):
     told = cloned.run.config["demos"]
     assert told.keys() == {"demos", "every", "sha256"}
     assert cloned.policy()(np.zeros((3, 4))).shape == (3, 2)
+    with pytest.raises(UserError, match="no goals: act on obs alone"):
+        cloned.policy()(np.zeros((3, 4)), np.zeros((3, 2)))
 
 
 def test_resumes_to_the_same_bits_wherever_its_demonstrations_have_gone(shown, cloned, tmp_path):
@@ -140,6 +142,14 @@ def test_resumes_to_the_same_bits_wherever_its_demonstrations_have_gone(shown, c
     moved.rename(files)
     uvd.resume(out, quiet=True)
     assert kept.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("demo", "demos"), ("evry", "every"), ("seed", "seeds")]
+)
+def test_an_unknown_setting_is_told_its_nearest(wrong, right):
+    with pytest.raises(UserError, match=f"unknown setting '{wrong}'; nearest: {right}, "):
+        uvd.train("clone", "PointLoop-v0", **{wrong: 1})
 
 
 def test_the_pairs_are_the_chosen_ones_and_widen_the_ranges(shown, tmp_path):

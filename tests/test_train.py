@@ -153,6 +153,10 @@ def test_loaded_policy_acts(whole: Path) -> None:
     assert not np.allclose(actions, trained.policy(seed=0)(obs, goal))
     with pytest.raises(UserError, match="seeds 0 to 1, not 2"):
         trained.policy(2)
+    with pytest.raises(
+        UserError, match=r"a goal of \S+ is \d numbers, not an array of shape \(1,\)"
+    ):
+        trained.policy()(obs[0], goal[0][:1])
 
 
 def test_a_seed_goes_by_its_own_number(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

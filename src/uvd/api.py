@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from uvd.agents import get_algorithm
 from uvd.collect.device import rollouts
 from uvd.collect.exploration import Exploration
 from uvd.collect.worker import FRESH, RECORD, Job
 from uvd.collect.workers import Policies, Workers
 from uvd.core.policy import Policy, act, greedy
-from uvd.errors import UserError
+from uvd.errors import UserError, nearest
 from uvd.loop import (
     Plan,
     find_task,
@@ -25,7 +26,7 @@ from uvd.loop import (
     train_run,
 )  # fmt: skip
 from uvd.runs import Run
-from uvd.settings import DemoSettings, RunSettings, suited
+from uvd.settings import DemoSettings, RunSettings, flatten, suited
 from uvd.tasks import TASKS, Task
 from uvd.tasks.goalenv import EnvTask, GoalTask
 from uvd.tasks.rewardenv import RewardTask, env_task
@@ -64,6 +65,11 @@ class Actor:
             if self.task.goal_dim:
                 raise UserError(f"{self.task.id} has goals: act on (obs, goal)")
             goal = np.zeros((*obs.shape[:-1], 0))
+        elif np.shape(goal)[-1:] != (self.task.goal_dim,):
+            wanted = f"a goal of {self.task.id} is {self.task.goal_dim} numbers"
+            if not self.task.goal_dim:
+                wanted = f"{self.task.id} has no goals: act on obs alone"
+            raise UserError(f"{wanted}, not an array of shape {np.shape(goal)}")
         return own_action(self.task, act(self.policy, obs, np.asarray(goal, np.float32)))
 
 
@@ -133,6 +139,9 @@ def train(
     run_settings = {k: v for k, v in settings.items() if k in of_run}
     shown = {k: v for k, v in settings.items() if k in of_demos}
     rest = {k: v for k, v in settings.items() if k not in of_run | of_demos}
+    own = flatten(get_algorithm(algorithm).config())
+    for name in rest.keys() - own.keys():
+        raise nearest(name, {*own, *of_run, *of_demos}, "setting")
     if demos is not None:
         shown["demos"] = str(demos)
     preset = preset or suited(algorithm, task)
