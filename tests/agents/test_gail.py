@@ -13,11 +13,11 @@ from uvd.agents.agent import Demos
 from uvd.agents.gail import (
     Rollout,
     advantages,
+    cycle_rows,
     init_ppo,
     log_prob,
     make_gail,
     make_rollout,
-    newest,
     ppo_epochs,
     ppo_step,
 )
@@ -168,7 +168,7 @@ def test_the_newest_rows_come_in_the_order_they_were_played():
         )  # fmt: skip
 
     ring = insert_all(insert_all(ring, episodes(0, 4, 5)), episodes(4, 3, 3))
-    row = newest(ring, 11)  # the last two of episode 3, then three episodes of three
+    row = cycle_rows(ring, 11)  # the last two of episode 3, then three episodes of three
     want = [(3, 3), (3, 4)] + [(e, t) for e in (4, 5, 6) for t in range(3)]
     np.testing.assert_array_equal(ring.obs[row], want)
     np.testing.assert_array_equal(

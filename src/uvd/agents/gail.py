@@ -209,8 +209,8 @@ def make_rollout(
     return Rollout(batch.obs, batch.goal, batch.action, old, advantage, advantage + value)
 
 
-def newest(ring: Ring, n: int) -> jax.Array:
-    """The rows of the n newest transitions, in the order they were played."""
+def cycle_rows(ring: Ring, n: int) -> jax.Array:
+    """The rows of the n newest transitions in the order they were played; the last, where fewer."""
     number = jnp.maximum(ring.last - n, ring.first) + jnp.arange(n)
     return ring.order[jnp.minimum(number, ring.last - 1) % len(ring.order)]
 
@@ -227,7 +227,7 @@ def make_gail(config: GAILConfig, spec: Spec) -> Agent:
 
     def update(state: GAILState, ring: Ring, key: jax.Array, step: jax.Array):
         key_judge, key_ppo = jax.random.split(key)
-        row = newest(ring, spec.cycle)
+        row = cycle_rows(ring, spec.cycle)
         ppo, norm = state.ppo, state.ppo.norm
         size = min(config.batch, spec.cycle)
 
