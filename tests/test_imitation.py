@@ -128,9 +128,10 @@ def test_resumes_to_the_same_bits_wherever_its_demonstrations_have_gone(shown, c
     same(out, cloned.run.path)
     kept = out / "demos.safetensors"
     data = kept.read_bytes()
-    kept.write_bytes(data[:-1])
-    with pytest.raises(UserError, match=r"demos.safetensors is damaged .*: remove it"):
-        uvd.load(out)
+    for damaged in (data[:-1], data[:-1] + bytes([data[-1] ^ 1])):
+        kept.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"demos.safetensors is damaged .*: remove it"):
+            uvd.load(out)
     # Without what it keeps, a run reads the source again, which is to be the same.
     kept.unlink()
     with pytest.raises(UserError, match="no such file or folder"):

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 import tomli_w
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from uvd import __version__
 from uvd.errors import UserError
@@ -214,21 +214,25 @@ class Run:
         """Writes what an imitator is shown: the run no longer needs where it came from."""
         path = self.path / "demos.safetensors"
         with _blamed(f"write {path}"):
-            _replace_file(path, _to_bytes(arrays))
+            data = safetensors.numpy.save(arrays, {"sha256": _digest(arrays)})
+            _replace_file(path, data)
 
     def demos(self) -> Arrays | None:
         """What `keep_demos` wrote; None where nothing was."""
         path = self.path / "demos.safetensors"
         if not path.exists():
             return None
-        with _blamed(f"read {path}"):
-            try:
-                return safetensors.numpy.load(path.read_bytes())
-            except SafetensorError as error:
-                raise UserError(
-                    f"{path} is damaged ({error}): remove it, and the run reads its "
-                    "demonstrations from their source again"
-                ) from error
+        try:
+            with safe_open(path, "numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                if file.metadata() != {"sha256": _digest(arrays)}:
+                    raise ValueError("it is not as it was written")
+                return arrays
+        except (OSError, ValueError, SafetensorError) as error:
+            raise UserError(
+                f"{path} is damaged ({error}): remove it, and the run reads its demonstrations "
+                "from their source again"
+            ) from error
 
     def episodes(self) -> "EpisodeLog":
         """The log of this run's finished episodes."""
@@ -442,6 +446,10 @@ def _read_checkpoint(path: Path, step: int) -> tuple[Arrays, dict[str, Any]]:
 def _seal(body: dict[str, Any]) -> str:
     """A digest of meta.json's content: a changed counter would otherwise still parse."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(arrays: Arrays) -> str:
+    return hashlib.sha256(_to_bytes(arrays)).hexdigest()
 
 
 def _to_bytes(arrays: Arrays) -> bytes:

@@ -474,7 +474,10 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
             kernel or not s["pairs"],
             "pairs are for density = kernel: a flow is of states",
         )
-        _require(kernel or not s["keep"], "keep is for density = kernel, whose d needs no learning")
+        _require(
+            kernel or not s["keep"],
+            "keep is for density = kernel: its width is what policies are judged by",
+        )
         _require(s["trials"] >= 0, f"trials = {s['trials']} must not be negative")
         _require(s["keep"] or not s["trials"], "trials decide who is kept: give keep = true")
         _require(

@@ -27,7 +27,7 @@ class Densities(NamedTuple):
     shown: jax.Array  # [shown, columns]: every t
     init: Callable[[jax.Array], Any]  # what is to learn, from a key
     fit: Callable[..., tuple[Any, Metrics]]  # (learned, norm, ring, key, step): an update later
-    future: Callable[..., Any]  # (learned, step): F as it is now
+    current_f: Callable[..., Any]  # (learned, step): F as it is now
     log_d: Callable[..., jax.Array]  # (learned, norm, ring, step) -> [shown], as it is now
     log_f: Callable[..., jax.Array]  # (F, norm, batch, t [batch, columns]) -> [batch]
     log_f_all: Callable[..., jax.Array]  # (F, norm, batch) -> [shown, batch]

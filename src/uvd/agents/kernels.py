@@ -46,23 +46,23 @@ def make_kernels(spec: Spec, pairs: bool) -> Kernels:
     if pairs and demos.action is None:
         raise UserError("no actions, which the setting pairs needs (preset kernel has it)")
 
-    def columns(obs: jax.Array, action: Any) -> jax.Array:
+    def compared(obs: jax.Array, action: Any) -> jax.Array:
         x = obs[..., spec.columns]
         return jnp.concatenate([x, action], -1) if pairs else x
 
-    shown = columns(demos.obs, demos.action)
+    shown = compared(demos.obs, demos.action)
 
     def points(norm: Norm, x: jax.Array) -> jax.Array:
         state, action = jnp.split(x, [len(spec.columns)], -1)
         state = (state - norm.obs_shift[spec.columns]) / norm.obs_scale[spec.columns]
         return jnp.concatenate([state, action], -1)
 
-    def following(norm: Norm, batch: Batch) -> jax.Array:
-        return points(norm, columns(batch.obs if pairs else batch.next_obs, batch.action))
+    def centre(norm: Norm, batch: Batch) -> jax.Array:
+        return points(norm, compared(batch.obs if pairs else batch.next_obs, batch.action))
 
     def log_d(width: Any, norm: Norm, ring: Ring, newest: int) -> jax.Array:
         row, there = replay.newest(ring, newest)
-        met = points(norm, columns(ring.obs[row], ring.action[row]))
+        met = points(norm, compared(ring.obs[row], ring.action[row]))
 
         def of(one: jax.Array) -> jax.Array:
             apart = squared_distances(one[None], met)[0]
@@ -72,10 +72,10 @@ def make_kernels(spec: Spec, pairs: bool) -> Kernels:
         return log_sum - jnp.log(jnp.maximum(there.sum(), 1))
 
     def log_f(width: jax.Array, norm: Norm, batch: Batch, t: jax.Array) -> jax.Array:
-        apart = following(norm, batch) - points(norm, t)
+        apart = centre(norm, batch) - points(norm, t)
         return -(apart**2).sum(-1) / (2 * width**2)
 
     def log_f_all(width: jax.Array, norm: Norm, batch: Batch) -> jax.Array:
-        return -squared_distances(points(norm, shown), following(norm, batch)) / (2 * width**2)
+        return -squared_distances(points(norm, shown), centre(norm, batch)) / (2 * width**2)
 
     return Kernels(shown, log_d, log_f, log_f_all)

@@ -153,9 +153,9 @@ class Pool(NamedTuple):
     log_unit: jax.Array
 
 
-def goal_norm(spec: Spec, live: np.ndarray) -> Norm:
+def goal_norm(spec: Spec) -> Norm:
     """Feature ranges under which the live columns of a state are a goal."""
-    norm = spec.norm
+    norm, live = spec.norm, spec.columns
     return norm._replace(
         goal_shift=np.asarray(norm.obs_shift)[live],
         goal_scale=np.asarray(norm.obs_scale)[live],
@@ -235,7 +235,7 @@ def flow_densities(config: VDIConfig, spec: Spec) -> Densities:
     def fit(learned, norm, ring, key, step):
         return density_step(config, flows, learned, norm, ring, key, step)
 
-    def future(learned, step):
+    def current_f(learned, step):
         return learned.stack.future
 
     def log_d(learned, norm, ring, step):
@@ -249,7 +249,7 @@ def flow_densities(config: VDIConfig, spec: Spec) -> Densities:
     def log_f_all(future, norm, batch):
         return jax.vmap(lambda t: log_f(future, norm, batch, t))(shown)
 
-    return Densities(shown, init, fit, future, log_d, log_f, log_f_all, flows.log_bound)
+    return Densities(shown, init, fit, current_f, log_d, log_f, log_f_all, flows.log_bound)
 
 
 def kernel_densities(config: VDIConfig, spec: Spec) -> Densities:
@@ -262,14 +262,14 @@ def kernel_densities(config: VDIConfig, spec: Spec) -> Densities:
     def fit(learned, norm, ring, key, step):
         return learned, {}
 
-    def future(learned, step):
+    def current_f(learned, step):
         return smoothing(config, step)
 
     def log_d(learned, norm, ring, step):
         return kernels.log_d(smoothing(config, step), norm, ring, config.short)
 
     return Densities(
-        kernels.shown, init, fit, future, log_d, kernels.log_f, kernels.log_f_all, log_bound=0.0
+        kernels.shown, init, fit, current_f, log_d, kernels.log_f, kernels.log_f_all, log_bound=0.0
     )
 
 
@@ -354,6 +354,12 @@ def demo_metrics(log_d: jax.Array, weight: jax.Array) -> Metrics:
     }
 
 
+def score(config: VDIConfig, spec: Spec, norm: Norm, ring: Ring) -> jax.Array:
+    """How likely what is shown is under the newest cycle alone, at the kernel's last width."""
+    log_d = make_kernels(spec, config.pairs).log_d(narrowest(config), norm, ring, spec.cycle)
+    return jnp.logaddexp(log_d, -RARE).mean()
+
+
 def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     """VDI, its settings bound."""
     densities = DENSITIES[config.density](config, spec)
@@ -363,8 +369,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     head = HEADS[config.td3.critic_head](bound, config.td3.critic_start)
     critic_spec = spec
     if not config.pool:  # the critic reads a state as a goal
-        norm, dim = goal_norm(spec, spec.columns), len(spec.columns)
-        critic_spec = dataclasses.replace(spec, norm=norm, goal_dim=dim)
+        critic_spec = dataclasses.replace(spec, norm=goal_norm(spec), goal_dim=len(spec.columns))
 
     def init(key: jax.Array, spec: Spec) -> VDIState:
         key_td3, key_density = jax.random.split(key)
@@ -373,38 +378,40 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         return VDIState(
             td3,
             learned,
-            densities.future(learned, jnp.zeros((), jnp.int32)),
+            densities.current_f(learned, jnp.zeros((), jnp.int32)),
             jnp.zeros(len(shown)),
             jnp.asarray(config.td3.noise, jnp.float32),
             init_kept(td3.actor, config.trials) if config.keep else (),
         )
 
-    def together(state: VDIState, log_weight: jax.Array, key: jax.Array) -> TargetFn:
+    def pooled_target(state: VDIState, log_weight: jax.Array, key: jax.Array) -> TargetFn:
         """The target of one critic for all demonstration states (Eq. 8 as one value)."""
-        drawn = config.pool < len(shown)
-        # d, bounded from below: each state's own, or one for all where they are drawn by weight.
-        log_unit = log_mean(state.log_d) - (log_mean(log_weight) if drawn else log_weight)
-        # Who is too far from everything to count is not to count infinitely.
-        log_unit = jnp.maximum(log_unit, top - FARTHEST)
-        if drawn:
+
+        def unit(log_weight: jax.Array) -> jax.Array:
+            """d, bounded from below. Who is too far to count is not to count infinitely."""
+            return jnp.maximum(log_mean(state.log_d) - log_weight, top - FARTHEST)
+
+        if config.pool < len(shown):  # drawn by weight: one unit for all
             size = (config.pool, config.td3.batch)
-            states = shown[draw(key, jnp.exp(log_weight), math.prod(size))]
-            pool = Pool(states.reshape(*size, -1), log_unit)
-        else:
-            pool = Pool(None, log_unit[:, None])
+            states = shown[draw(key, jnp.exp(log_weight), math.prod(size))].reshape(*size, -1)
+            pool = Pool(states, unit(log_mean(log_weight)))
+        else:  # each has its own
+            pool = Pool(None, unit(log_weight)[:, None])
         density = density_of(densities, state.future_target, pool)
-        return make_target(config, head, density, jnp.exp(top - log_unit).mean())
+        return make_target(config, head, density, jnp.exp(top - pool.log_unit).mean())
 
     def update(state: VDIState, ring: Ring, key: jax.Array, step: jax.Array):
         key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
-        learned, metrics = densities.fit(state.learned, state.td3.norm, ring, key_density, step)
+        norm = state.td3.norm
+        # Both densities, on the short memory (Alg. 2, 4-8); now and then they are copied.
+        learned, metrics = densities.fit(state.learned, norm, ring, key_density, step)
         early = config.early_delay or config.flow_delay
         delay = jnp.where(step < config.early_updates, early, config.flow_delay)
         future_target, log_d = jax.lax.cond(
             step % delay == 0,
             lambda: (
-                densities.future(learned, step),
-                densities.log_d(learned, state.td3.norm, ring, step),
+                densities.current_f(learned, step),
+                densities.log_d(learned, norm, ring, step),
             ),
             lambda: (state.future_target, state.log_d),
         )
@@ -415,11 +422,12 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
 
         def improve(td3: TD3State) -> tuple[TD3State, Metrics]:
             if config.pool:
-                target_fn = together(state, log_weight, key_td)
+                target_fn = pooled_target(state, log_weight, key_td)
                 goal = actor_goal = jnp.zeros((n, 0))
             else:
                 density = density_of(densities, state.future_target)
                 target_fn = make_target(config, head, density, bound)
+                # The critic is asked for all alike (Alg. 2, 10), the actor by 1 / d (14).
                 goal = shown[jax.random.randint(key_td, (n,), 0, len(shown))]
                 actor_goal = shown[draw(key_actor, weight, n)]
             return learn(
@@ -432,15 +440,15 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             return td3, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
         if config.density_only:
-            td3, learned = jax.lax.cond(step >= config.density_only, improve, wait, state.td3)
+            td3, of_td3 = jax.lax.cond(step >= config.density_only, improve, wait, state.td3)
         else:
-            td3, learned = improve(state.td3)
+            td3, of_td3 = improve(state.td3)
         late = (step >= config.late_updates) & (config.late_updates > 0)
         noise = jnp.where(late, config.late_noise, config.td3.noise)
         state = state._replace(td3=td3, noise=noise.astype(jnp.float32))
         if config.keep:
             metrics["demos/score"] = state.kept.score
-        return state, {**metrics, **learned, **demo_metrics(state.log_d, weight)}
+        return state, {**metrics, **of_td3, **demo_metrics(state.log_d, weight)}
 
     def policy(state: VDIState) -> Policy:
         actor = state.td3.actor_target
@@ -452,12 +460,9 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
         return policy(state)._replace(net=state.kept.actor)
 
     def judged(state: VDIState, player: Policy, ring: Ring, settled: Any) -> VDIState:
-        """By the likelihood of what is shown under the newest cycle, at the width of the end."""
-        kernels = make_kernels(spec, config.pairs)
-        log_d = kernels.log_d(narrowest(config), state.td3.norm, ring, spec.cycle)
-        score = jnp.logaddexp(log_d, -RARE).mean()
-        # Scores of shorter episodes are no measure for those of longer ones.
-        return state._replace(kept=judge(state.kept, player.net, score, settled, config.trials))
+        """Scores of shorter episodes (not `settled`) are no measure for those of longer ones."""
+        likely = score(config, spec, state.td3.norm, ring)
+        return state._replace(kept=judge(state.kept, player.net, likely, settled, config.trials))
 
     if not config.keep:
         return Agent(init, update, policy)
