@@ -59,7 +59,7 @@ def main() -> None:
 
     def points(obs: np.ndarray, action: np.ndarray) -> np.ndarray:
         x = (obs / scale)[:, live]
-        return np.concatenate([x, action], 1) if config["settings"]["pairs"] else x
+        return np.concatenate([x, action], 1) if config["settings"]["compare"] == "pairs" else x
 
     shown = demonstrations(plan.spec)
     goals = points(np.asarray(shown.obs), np.asarray(shown.action))

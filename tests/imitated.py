@@ -24,7 +24,8 @@ def make_spec(live=(0, 2), demos=12, seed=0):
         rng.normal(size=OBS), rng.uniform(0.5, 2, OBS), np.zeros(0), np.ones(0), np.zeros(0, int)
     )
     norm = jax.tree.map(lambda x: x.astype(np.int32 if x.dtype == int else np.float32), norm)
-    shown = Demos(*(rng.normal(size=(demos, n)).astype(np.float32) for n in (OBS, ACTION)))
+    sizes = (OBS, ACTION, OBS)
+    shown = Demos(*(rng.normal(size=(demos, n)).astype(np.float32) for n in sizes))
     return Spec(OBS, ACTION, 0, lambda a, g: False, norm, (), demos=shown, live_obs=live)
 
 

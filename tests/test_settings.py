@@ -141,7 +141,7 @@ KERNEL = {"density": "kernel", "combine": "sum", "horizon": 1, "pool": 2, "avera
         ("gail", {"capacity": 100}, "capacity = 100 holds no 4 episodes"),
         ("vdi", {"smoothing_half": 9, "smoothing_end": 0.5}, "smoothing_end = 0.5 is above"),
         ("vdi", {"smoothing_half": 9}, "smoothing_half and smoothing_end have a meaning only"),
-        ("vdi", {"pairs": True}, "pairs are for density = kernel"),
+        ("vdi", {"compare": "pairs"}, "compare = pairs is for density = kernel"),
         ("vdi", {"keep": True}, "keep is for density = kernel"),
         ("vdi", {**KERNEL, "average": True}, "density = kernel has no logits"),
         (

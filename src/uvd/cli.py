@@ -422,8 +422,8 @@ class Figure2:
 
 @dataclasses.dataclass(frozen=True)
 class Figure3:
-    """VDI (also with its presets `ratio` and `kernel`), GAIL, DAC and BC over the amount of
-    demonstrations: the paper's Figure 3."""
+    """VDI (also with its presets `ratio`, `kernel` and `changes`), GAIL, DAC and BC over the amount
+    of demonstrations: the paper's Figure 3."""
 
     panel: tuple[str, ...] = ()
     """Only these panels: cheetah, humanoid."""
@@ -434,7 +434,7 @@ class Figure3:
     steps: int | None = None
     """Environment steps of each seed (if not given, each method's own: VDI 10 or 25 million)."""
     methods: tuple[str, ...] = ()
-    """Only these methods: vdi, vdi-ratio, vdi-kernel (presets of VDI), gail, dac, bc."""
+    """Only these methods: vdi, vdi-ratio, vdi-kernel, vdi-changes (its presets), gail, dac, bc."""
     grid: tuple[str, ...] = ()
     """Only these amounts, as TRAJECTORIESxEVERY: 1x20 is every 20th pair of one trajectory."""
     demos: str | None = None

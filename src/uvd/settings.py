@@ -13,6 +13,7 @@ from typing import Any
 from uvd.agents import get_algorithm
 from uvd.agents.discriminator import READS, REWARDS
 from uvd.agents.her import STRATEGIES
+from uvd.agents.kernels import COMPARE
 from uvd.agents.td3 import HEADS, OPTIMISERS, TD3Config
 from uvd.agents.uvd import COMBINE, GOALS
 from uvd.agents.vdi import DENSITIES
@@ -70,7 +71,7 @@ _PAPER_VDI = {
     "actor_lr": 3e-4, "critic_lr": 3e-4, "tau": 0.005, "policy_delay": 1, "critic_head": "linear",
     "noise": 0.3, "late_noise": 0.1, "late_updates": 25_000, "capacity": 1_500_000,
     "short": 500_000, "updates_per_step": 0.1, "density": "flow", "combine": "max",
-    "horizon": 4, "average": True, "pool": 0, "pairs": False, "smoothing": 0.1,
+    "horizon": 4, "average": True, "pool": 0, "compare": "states", "smoothing": 0.1,
     "smoothing_half": 0, "smoothing_end": 0.0, "temporal_smoothing": 0.0, "weight_bound": 4.0,
     "bijectors": 5, "keep": False, "trials": 0, "flow_hidden": (400, 400), "flow_lr": 1e-4,
     "l2": 1e-5, "flow_delay": 8000, "early_delay": 0, "early_updates": 0, "density_only": 8000,
@@ -123,9 +124,15 @@ _RATIO = {
 # round between gaits, and the best of them is kept (docs/experiments.md, fourteenth round).
 _KERNEL = {
     **_RATIO,
-    "density": "kernel", "pool": 1000, "pairs": True, "smoothing": 1.17, "smoothing_half": 60_000,
-    "smoothing_end": 0.7, "weight_bound": 2.0, "density_only": 0, "actor_start": 500,
-    "late_noise": 0.07, "late_updates": 60_000, "keep": True, "short": 4000,
+    "density": "kernel", "pool": 1000, "compare": "pairs", "smoothing": 1.17,
+    "smoothing_half": 60_000, "smoothing_end": 0.7, "weight_bound": 2.0, "density_only": 0,
+    "actor_start": 500, "late_noise": 0.07, "late_updates": 60_000, "keep": True, "short": 4000,
+}  # fmt: skip
+# The same without actions: 32 columns, and noise enough to leave the first gait that pays.
+_CHANGES = {
+    **_KERNEL,
+    "compare": "changes", "smoothing": 1.41, "smoothing_end": 0.85, "noise": 0.3, "late_noise": 0.1,
+    "late_updates": 100_000,
 }  # fmt: skip
 # Humanoid's states with the action before, 60 columns: 0.15 times their root.
 _KERNEL_HUMANOID = {
@@ -164,7 +171,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "vdi": {
         "default": {}, "paper": _PAPER_VDI, "paper-humanoid": _PAPER_HUMANOID,
         "cheetah": _CHEETAH, "humanoid": _HUMANOID, "ratio": _RATIO, "kernel": _KERNEL,
-        "kernel-humanoid": _KERNEL_HUMANOID, "authors": _AUTHORS,
+        "changes": _CHANGES,        "kernel-humanoid": _KERNEL_HUMANOID, "authors": _AUTHORS,
     },
     "bc": {"default": {}, "walkers": _BC_WALKERS},
     "dac": {"default": {}, "walkers": _DAC_WALKERS},
@@ -185,6 +192,7 @@ PRESETS_ABOUT = {
     "humanoid": "Humanoid with learned densities",
     "ratio": "few states: one value of F / d for all of them",
     "kernel": "few pairs of HalfCheetah: ratio without flows, the best policy kept",
+    "changes": "few states of HalfCheetah and what came next, no actions: kernel over both",
     "kernel-humanoid": "Humanoid: ratio without flows, the best policy kept",
 }
 
@@ -205,6 +213,7 @@ _CHOICES = {
     "strategy": [*STRATEGIES, "paper"],
     "combine": list(COMBINE),
     "density": list(DENSITIES),
+    "compare": list(COMPARE),
     "td_goals": list(GOALS),
     "actor_goals": list(GOALS),
     "offsets": ["geometric", "uniform"],
@@ -471,8 +480,8 @@ def _check_densities(s: dict[str, Any], horizon: int) -> None:
         kernel = s["density"] == "kernel"
         _require(not (kernel and s["average"]), "density = kernel has no logits: average = false")
         _require(
-            kernel or not s["pairs"],
-            "pairs are for density = kernel: a flow is of states",
+            kernel or s["compare"] == "states",
+            f"compare = {s['compare']} is for density = kernel: a flow is of states",
         )
         _require(
             kernel or not s["keep"],

@@ -22,10 +22,24 @@ KERNEL = {
 }  # fmt: skip
 
 
-def points(spec, obs, action, pairs):
+COMPARE = pytest.mark.parametrize("compare", ["states", "pairs", "changes"])
+
+
+def points(spec, compare, obs, action, after):
     """What kernels compare, in the plain."""
     x = np.asarray(obs)[..., LIVE] / spec.norm.obs_scale[LIVE]
-    return np.concatenate([x, action], -1) if pairs else x
+    if compare == "states":
+        return x
+    demos = spec.demos
+    varies = (demos.next_obs - demos.obs)[:, LIVE].std(0)
+    change = np.asarray(after - obs)[..., LIVE] / (2 * varies)
+    return np.concatenate([x, action if compare == "pairs" else change], -1)
+
+
+def following(spec, compare, batch):
+    """The same of what a transition is valued by."""
+    at = batch.next_obs if compare == "states" else batch.obs
+    return points(spec, compare, at, batch.action, batch.next_obs)
 
 
 def gaussian(x, y, width):
@@ -43,15 +57,16 @@ def test_distances_are_those_of_the_points_and_precise_where_they_are_near():
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-def test_d_is_the_mean_of_gaussians_around_what_was_met(pairs):
+@COMPARE
+def test_d_is_the_mean_of_gaussians_around_what_was_met(compare):
     spec, rng, width = make_spec(), np.random.default_rng(0), 0.9
-    shown = points(spec, spec.demos.obs, spec.demos.action, pairs)
-    kernels = make_kernels(spec, pairs)
+    shown = points(spec, compare, *spec.demos)
+    kernels = make_kernels(spec, compare)
     obs, action = rng.normal(size=(3, 5, OBS)), rng.normal(size=(3, 4, ACTION))
     for episodes in (3, 1):  # more than the short memory holds, and fewer
         ring = make_ring(obs[:episodes], action[:episodes])
-        starts = points(spec, obs[:episodes, :-1], action[:episodes], pairs)
+        played = obs[:episodes, :-1], action[:episodes], obs[:episodes, 1:]
+        starts = points(spec, compare, *played)
         met = np.concatenate(starts)[-9:]
         want = gaussian(shown[:, None], met, width).mean(1)
         np.testing.assert_allclose(
@@ -59,12 +74,12 @@ def test_d_is_the_mean_of_gaussians_around_what_was_met(pairs):
         )
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-def test_f_is_of_what_follows_or_of_the_pair_itself(pairs):
+@COMPARE
+def test_f_is_of_what_follows_or_of_the_pair_itself(compare):
     spec, rng, width = make_spec(), np.random.default_rng(0), 0.9
-    batch, kernels = make_batch(rng), make_kernels(spec, pairs)
-    shown = points(spec, spec.demos.obs, spec.demos.action, pairs)
-    here = points(spec, batch.obs if pairs else batch.next_obs, batch.action, pairs)
+    batch, kernels = make_batch(rng), make_kernels(spec, compare)
+    shown = points(spec, compare, *spec.demos)
+    here = following(spec, compare, batch)
     want = gaussian(shown[:, None], here, width)
     np.testing.assert_allclose(
         np.exp(kernels.log_f_all(width, spec.norm, batch)), want, rtol=1e-3, atol=1e-6
@@ -76,11 +91,11 @@ def test_f_is_of_what_follows_or_of_the_pair_itself(pairs):
     np.testing.assert_allclose(one, want[which, np.arange(N)], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-def test_the_target_is_the_mean_ratio_and_what_comes_after(monkeypatch, pairs):
+@COMPARE
+def test_the_target_is_the_mean_ratio_and_what_comes_after(monkeypatch, compare):
     """(1 - gamma) mean F / d + gamma Q', 1 / d bounded: all states, none drawn."""
     spec, seen = make_spec(demos=4), {}
-    config = build("vdi", "default", {**KERNEL, "pairs": pairs})
+    config = build("vdi", "default", {**KERNEL, "compare": compare})
     real = vdi.make_target
 
     def spy(config, head, density, bound):
@@ -102,12 +117,12 @@ def test_the_target_is_the_mean_ratio_and_what_comes_after(monkeypatch, pairs):
     state = fresh(config, spec)._replace(log_d=jnp.log(d))
     make_vdi(config, spec).update(state, ring, jax.random.key(0), jnp.asarray(1))
     batch = seen["batch"]
-    shown = points(spec, spec.demos.obs, spec.demos.action, pairs)
-    here = points(spec, batch.obs if pairs else batch.next_obs, batch.action, pairs)
+    shown = points(spec, compare, *spec.demos)
+    here = following(spec, compare, batch)
     f = gaussian(shown[:, None], here, 0.7)
     counts = np.maximum(d, 0.1 / 3.0)  # the mean of d is 0.1
     want = 0.1 * (f / counts[:, None]).mean(0) + 0.9 * np.asarray(seen["q"])
-    if not pairs:  # a pair was played before anything ended
+    if compare == "states":  # a pair or a change was played before anything ended
         want *= ~np.asarray(batch.terminated)
     assert (want > 0).any()
     assert np.asarray(batch.terminated).any()
@@ -129,33 +144,48 @@ def test_kernels_narrow_and_d_is_taken_at_each_copy():
     spec, rng = make_spec(), np.random.default_rng(0)
     ring = make_ring(rng.normal(size=(6, 5, OBS)), np.tanh(rng.normal(size=(6, 4, ACTION))))
     for state, width in zip(states[1:], widths):
-        want = make_kernels(spec, False).log_d(width, spec.norm, ring, 9)
+        want = make_kernels(spec, "states").log_d(width, spec.norm, ring, 9)
         np.testing.assert_allclose(state.log_d, want, rtol=1e-5)
     for metrics in logged:
         assert all(np.isfinite(x).all() for x in metrics.values())
 
 
-def test_pairs_need_actions():
+def test_a_change_that_does_not_vary_counts_as_if_it_did():
     spec = make_spec()
-    spec = dataclasses.replace(spec, demos=spec.demos._replace(action=None))
-    make_kernels(spec, False)  # states alone do not
-    with pytest.raises(UserError, match="no actions, which the setting pairs"):
-        make_kernels(spec, True)
+    spec = dataclasses.replace(spec, demos=spec.demos._replace(next_obs=spec.demos.obs))
+    batch = make_batch(np.random.default_rng(0))
+    batch = batch._replace(obs=spec.demos.obs[:1] + 0 * batch.obs)
+    batch = batch._replace(next_obs=batch.obs + 0.02 * spec.norm.obs_scale)
+    log_f = make_kernels(spec, "changes").log_f_all(1.0, spec.norm, batch)
+    np.testing.assert_allclose(log_f[0], -(2.0**2 + 2.0**2) / 2, rtol=1e-3)
+
+
+def test_what_is_compared_has_to_be_there():
+    spec = make_spec()
+    bare = dataclasses.replace(spec, demos=spec.demos._replace(action=None, next_obs=None))
+    make_kernels(bare, "states")
+    with pytest.raises(UserError, match="no actions, which compare = pairs needs"):
+        make_kernels(bare, "pairs")
+    with pytest.raises(UserError, match="what each chosen step led to"):
+        make_kernels(bare, "changes")
+    make_kernels(dataclasses.replace(spec, demos=spec.demos._replace(action=None)), "changes")
 
 
 def test_who_is_kept_made_demonstrations_likeliest_in_its_own_cycle():
     """log (d + e^-3) of the newest cycle, at the width of the end, decides; who plays goes on."""
     spec = dataclasses.replace(make_spec(demos=4), cycle=4)
     narrows = {"smoothing_half": 2, "smoothing_end": 0.35}
-    config = build("vdi", "default", {**KERNEL, **narrows, "keep": True, "pairs": True})
+    config = build("vdi", "default", {**KERNEL, **narrows, "keep": True, "compare": "pairs"})
     agent, state, rng = make_vdi(config, spec), fresh(config, spec), np.random.default_rng(0)
-    shown = points(spec, spec.demos.obs, spec.demos.action, True)
+    shown = points(spec, "pairs", *spec.demos)
     cycles, scores, kept = [], [], []
     for i, far in enumerate((2.0, 0.3, 1.0, 0.1)):
         obs = np.repeat(spec.demos.obs[None], 5, 1)[:, :5] + far * rng.normal(size=(1, 5, OBS))
         action = spec.demos.action[None] + far * rng.normal(size=(1, 4, ACTION))
         cycles.append((obs, action))
-        d = gaussian(shown[:, None], points(spec, obs[0, :4], action[0], True), 0.35).mean(1)
+        d = gaussian(
+            shown[:, None], points(spec, "pairs", obs[0, :4], action[0], obs[0, 1:5]), 0.35
+        ).mean(1)
         scores.append(np.log(d + np.exp(-3)).mean())
         ring = make_ring(*(np.concatenate(x) for x in zip(*cycles)))
         player = agent.policy(state)

@@ -130,14 +130,14 @@ def test_the_papers_sizes():
         jobs = figure3.make_jobs(panel, list(figure3.METHODS), [Amount(1, 20)], 5, None)
         human = panel == "humanoid"
         kernel = "kernel-humanoid" if human else "kernel"
-        assert [job.preset for job in jobs] == [panel, "ratio", kernel, *["walkers"] * 3]
-        assert [job.algorithm for job in jobs] == ["vdi", "vdi", "vdi", "gail", "dac", "bc"]
-        assert jobs[3].run["envs"] == 16
+        assert [job.preset for job in jobs] == [panel, "ratio", kernel, "changes", *["walkers"] * 3]
+        assert [job.algorithm for job in jobs] == [*["vdi"] * 4, "gail", "dac", "bc"]
+        assert jobs[4].run["envs"] == 16
         assert jobs[1].settings == ({"smoothing": 1.2} if human else {})
         assert jobs[1].demos == jobs[0].demos
         assert jobs[2].demos.get("previous_action", False) == human
         assert jobs[2].run.get("late_steps") == (400_000 if human else None)
-        assert jobs[3].run.get("late_steps") == (1_200_000 if human else None)
+        assert jobs[4].run.get("late_steps") == (1_200_000 if human else None)
     assert Amount.parse("1x20").pairs(1000) == 50
     assert Amount.parse("5x100") == (5, 100)
     assert Amount(1, 100).pairs(1000) == 10

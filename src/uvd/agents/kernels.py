@@ -19,6 +19,9 @@ from uvd.core.policy import Norm
 from uvd.core.replay import Batch, Ring
 from uvd.errors import UserError
 
+COMPARE = ("states", "pairs", "changes")
+STILL = 0.01  # in normalised units: a change that varies less than this counts as if it did
+
 
 class Kernels(NamedTuple):
     """Kernels around all that is shown, or around what was met: they are symmetric."""
@@ -36,33 +39,47 @@ def squared_distances(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.maximum((x**2).sum(-1)[:, None] + (y**2).sum(-1) - 2 * across, 0)
 
 
-def make_kernels(spec: Spec, pairs: bool) -> Kernels:
-    """Kernels over the observation's live columns in normalised units.
+def make_kernels(spec: Spec, compare: str) -> Kernels:
+    """Kernels over what is compared, in normalised units.
 
-    Of states they are around s'. Of pairs they are around (s, a) itself, an action's columns
-    counting as they are.
+    `states`: the observation's live columns; what follows a step is s'. `pairs`: (s, a), an
+    action's columns counting as they are. `changes`: (s, s' - s), a change counting by how much it
+    varies in what is shown. The last two are of the step itself.
     """
-    demos = demonstrations(spec)
-    if pairs and demos.action is None:
-        raise UserError("no actions, which the setting pairs needs (preset kernel has it)")
+    demos, live = demonstrations(spec), spec.columns
+    if compare == "pairs" and demos.action is None:
+        raise UserError("no actions, which compare = pairs needs (changes does without)")
+    if compare == "changes" and demos.next_obs is None:
+        raise UserError(
+            "what each chosen step led to, which compare = changes needs, is not there for the "
+            "last one: leave it out (--offset)"
+        )
 
-    def compared(obs: jax.Array, action: Any) -> jax.Array:
-        x = obs[..., spec.columns]
-        return jnp.concatenate([x, action], -1) if pairs else x
+    def compared(obs: jax.Array, action: Any, after: Any) -> jax.Array:
+        state = obs[..., live]
+        if compare == "states":
+            return state
+        beside = action if compare == "pairs" else after[..., live] - state
+        return jnp.concatenate([state, beside], -1)
 
-    shown = compared(demos.obs, demos.action)
+    shown = compared(*demos)
 
     def points(norm: Norm, x: jax.Array) -> jax.Array:
-        state, action = jnp.split(x, [len(spec.columns)], -1)
-        state = (state - norm.obs_shift[spec.columns]) / norm.obs_scale[spec.columns]
-        return jnp.concatenate([state, action], -1)
+        shift, scale = norm.obs_shift[live], norm.obs_scale[live]
+        state, beside = jnp.split(x, [len(live)], -1)
+        if compare == "changes":
+            varies = shown[:, len(live) :].std(0)
+            beside = beside / jnp.maximum(2 * varies, STILL * scale)
+        return jnp.concatenate([(state - shift) / scale, beside], -1)
 
     def centre(norm: Norm, batch: Batch) -> jax.Array:
-        return points(norm, compared(batch.obs if pairs else batch.next_obs, batch.action))
+        obs = batch.next_obs if compare == "states" else batch.obs
+        return points(norm, compared(obs, batch.action, batch.next_obs))
 
     def log_d(width: Any, norm: Norm, ring: Ring, newest: int) -> jax.Array:
         row, there = replay.newest(ring, newest)
-        met = points(norm, compared(ring.obs[row], ring.action[row]))
+        after = replay.later(ring, row, 1)
+        met = points(norm, compared(ring.obs[row], ring.action[row], ring.obs[after]))
 
         def of(one: jax.Array) -> jax.Array:
             apart = squared_distances(one[None], met)[0]

@@ -47,8 +47,8 @@ class VDIConfig:
     """TD3's settings, the densities', and how demonstrations are weighed.
 
     The defaults suit tasks of the built-in size, the presets `cheetah` and `humanoid` the walkers,
-    `ratio`, `kernel` and `kernel-humanoid` (the one taken on Humanoid) few demonstration states,
-    with targets of their own: docs/vdi.md;
+    `ratio`, `kernel`, `changes` and `kernel-humanoid` (the one taken on Humanoid) few demonstration
+    states, with targets of their own: docs/vdi.md;
     `paper` and `paper-humanoid` carry the paper's Table 2 as it is printed, `authors` its
     HalfCheetah as the authors' code has it.
     """
@@ -61,8 +61,9 @@ class VDIConfig:
     density: str = "flow"
     """What F and d are: flow (learned), or, with a pool, kernel (the smoothing's own Gaussians
     around what was met, which is what a flow learns one step ahead)."""
-    pairs: bool = False
-    """Kernels compare states and actions, as demonstrated, instead of states alone."""
+    compare: str = "states"
+    """What kernels compare: states, pairs (of state and action, as demonstrated), or changes (a
+    state and what the step from it changed: no actions are needed, but what came next)."""
     combine: str = "max"
     """How density and TD meet in the target: max (Algorithm 2), max-next, max-paper, sum."""
     horizon: int = 4
@@ -254,7 +255,7 @@ def flow_densities(config: VDIConfig, spec: Spec) -> Densities:
 
 def kernel_densities(config: VDIConfig, spec: Spec) -> Densities:
     """F and d as kernels around what was met: nothing to learn, F is its width."""
-    kernels = make_kernels(spec, config.pairs)
+    kernels = make_kernels(spec, config.compare)
 
     def init(key):
         return ()
@@ -312,7 +313,7 @@ def make_target(
     config: VDIConfig, head: Head, density: DensityFn, bound: jax.Array | float
 ) -> TargetFn:
     """max(F(t | s, a), gamma Q'(s', mu'(s'); t)), zero at a terminal step (Alg. 2, line 11), where
-    of pairs F still counts.
+    of pairs and changes F still counts.
 
     Where the density is that of many states together, Q is of no one state. `bound`: its largest.
     """
@@ -330,7 +331,7 @@ def make_target(
             config.temporal_smoothing,
         )
         free = COMBINE[config.combine](signals)
-        if not config.pairs:  # which were played before anything ended
+        if config.compare == "states":  # the others were played before anything ended
             free *= ~batch.terminated
         target = jnp.clip(free, 0.0, bound)
         return target, {
@@ -356,7 +357,7 @@ def demo_metrics(log_d: jax.Array, weight: jax.Array) -> Metrics:
 
 def score(config: VDIConfig, spec: Spec, norm: Norm, ring: Ring) -> jax.Array:
     """How likely what is shown is under the newest cycle alone, at the kernel's last width."""
-    log_d = make_kernels(spec, config.pairs).log_d(narrowest(config), norm, ring, spec.cycle)
+    log_d = make_kernels(spec, config.compare).log_d(narrowest(config), norm, ring, spec.cycle)
     return jnp.logaddexp(log_d, -RARE).mean()
 
 

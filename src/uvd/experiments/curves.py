@@ -30,7 +30,7 @@ COLORS: dict[str, tuple[str, ...]] = {
 }
 OTHERS = ("#cc79a7", "#b3a000", "#a0522d", "#4682b4")  # algorithms without colours of their own
 HER_COLORS = {"future": 0, "paper": 1, "final": 2, "episode": 3}
-VDI_COLORS = {"vdi": 0, "vdi-ratio": 1, "vdi-kernel": 2}
+VDI_COLORS = {"vdi": 0, "vdi-ratio": 1, "vdi-kernel": 2, "vdi-changes": 3}
 DASHES = ("-", "--", "-.", ":")
 LONGER = 10  # steps are drawn by their logarithm where one run has so many times another's
 AXIS_NAMES = {

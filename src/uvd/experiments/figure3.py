@@ -75,6 +75,7 @@ METHODS = {
     "vdi": Method("vdi", "", 2, 4.0, {}),
     "vdi-ratio": Method("vdi", "ratio", 1, 6.0, {}),
     "vdi-kernel": Method("vdi", "kernel", 1, 3.0, {}),
+    "vdi-changes": Method("vdi", "changes", 1, 3.0, {}),
     "gail": Method("gail", "walkers", 16, 0.3, {}),
     "dac": Method("dac", "walkers", 2, 4.0, {}),
     "bc": Method("bc", "walkers", 1, 8.0, {"updates_per_step": 5.0}),  # 100 000 updates
@@ -85,8 +86,8 @@ PANELS = {
         "HalfCheetahNonExploitable-v0", "(a) HalfCheetah", "halfcheetah-expert",
         ("1x100", "1x20", "5x20"),
         {
-            "vdi": 10_000_000, "vdi-ratio": 1_000_000, "vdi-kernel": 300_000, "gail": 10_000_000,
-            "dac": 1_000_000, "bc": 20_000,
+            "vdi": 10_000_000, "vdi-ratio": 1_000_000, "vdi-kernel": 300_000,
+            "vdi-changes": 300_000, "gail": 10_000_000, "dac": 1_000_000, "bc": 20_000,
         },
         {},
         {"vdi": Own("cheetah")},
@@ -95,8 +96,8 @@ PANELS = {
         "HumanoidNonExploitable-v0", "(b) Humanoid", "humanoid-expert",
         ("1x20", "5x20", "20x20"),
         {
-            "vdi": 25_000_000, "vdi-ratio": 2_000_000, "vdi-kernel": 800_000, "gail": 25_000_000,
-            "dac": 1_000_000, "bc": 20_000,
+            "vdi": 25_000_000, "vdi-ratio": 2_000_000, "vdi-kernel": 800_000,
+            "vdi-changes": 800_000, "gail": 25_000_000, "dac": 1_000_000, "bc": 20_000,
         },
         {"episode_steps": 200, "late_episode_steps": 500, "late_steps": 1_200_000},
         {
@@ -106,6 +107,10 @@ PANELS = {
                 "kernel-humanoid",
                 run={"late_episode_steps": 1000, "late_steps": 400_000},
                 demos=_BEFORE,
+            ),
+            "vdi-changes": Own(
+                settings={"smoothing": 2.32, "smoothing_end": 1.39},  # 86 columns
+                run={"late_episode_steps": 1000, "late_steps": 400_000},
             ),
         },
     ),
@@ -119,9 +124,10 @@ NOTE = """\
 Share: the mean return of the fixed evaluation episodes at the last report, without exploration, as
 a share of the expert's, random play being 0; interquartile mean over seeds with a 95 % bootstrap
 interval, and the worst seed. Return: the mean over seeds. Shown: trajectories × pairs taken of
-each. VDI-RATIO and VDI-KERNEL (its presets of these names) have another target than the paper's.
-VDI and VDI-RATIO read no demonstrated actions, but on Humanoid the action before as part of the
-state, as VDI-KERNEL there; on HalfCheetah VDI-KERNEL reads the action, as the others do.
+each. VDI-RATIO, VDI-KERNEL and VDI-CHANGES (its presets of these names) have another target than
+the paper's. VDI and VDI-RATIO read no demonstrated actions, but on Humanoid the action before as
+part of the state, as VDI-KERNEL there; on HalfCheetah VDI-KERNEL reads the action, as the others
+do. VDI-CHANGES reads none, but the state after each.
 Training episodes are cut on Humanoid (a run's config.toml says where); these are not.
 Max target: the critic's largest target in the whole run, as a share of its bound.
 Finite: every metric of every report is a number.
@@ -130,8 +136,8 @@ Finite: every metric of every report is a number.
 WATCHED_NOTE = """\
 frac_td: share of targets that are TD alone. abs_action: mean size of the actor's actions.
 target_over_bound_max: largest target over its bound. log_d: the agent's own density over all that
-was shown, averaged logits where they are averaged, VDI-KERNEL's over its kernel's peak. Only VDI
-has densities.
+was shown, averaged logits where they are averaged, those of kernels over their peak. Only VDI has
+densities.
 """
 
 
