@@ -52,7 +52,7 @@ def make_kernels(spec: Spec, compare: str) -> Kernels:
     if compare == "changes" and demos.next_obs is None:
         raise UserError(
             "what each chosen step led to, which compare = changes needs, is not there for the "
-            "last one: leave it out (--offset)"
+            "last one: leave it out (--every, --offset)"
         )
 
     def compared(obs: jax.Array, action: Any, after: Any) -> jax.Array:

@@ -109,7 +109,7 @@ PANELS = {
                 demos=_BEFORE,
             ),
             "vdi-changes": Own(
-                settings={"smoothing": 2.32, "smoothing_end": 1.39},  # 86 columns
+                settings={"smoothing": 1.64, "smoothing_end": 0.98},  # 86 columns
                 run={"late_episode_steps": 1000, "late_steps": 400_000},
             ),
         },
