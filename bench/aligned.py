@@ -53,13 +53,16 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     runs = [Run.open(path) for path in parser.parse_args().runs]
     config = runs[0].config
+    compare = config["settings"]["compare"]
+    if compare == "changes":
+        parser.error("changes are not compared here: give runs of states or pairs")
     plan = plan_run(runs[0])
     plan.program.close()
     scale, live = np.asarray(plan.spec.norm.obs_scale), np.array(plan.spec.live_obs)
 
     def points(obs: np.ndarray, action: np.ndarray) -> np.ndarray:
         x = (obs / scale)[:, live]
-        return np.concatenate([x, action], 1) if config["settings"]["compare"] == "pairs" else x
+        return np.concatenate([x, action], 1) if compare == "pairs" else x
 
     shown = demonstrations(plan.spec)
     goals = points(np.asarray(shown.obs), np.asarray(shown.action))
