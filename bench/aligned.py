@@ -19,7 +19,7 @@ from scipy import special, stats
 
 from uvd.agents import get_algorithm
 from uvd.agents.agent import demonstrations
-from uvd.loop import find_demos, find_task, plan_run
+from uvd.training.loop import find_demos, find_task, plan_run
 from uvd.runs import Run
 
 WIDTHS = (0.4, 0.3, 0.2, 0.15, 0.1, 0.07)  # of the root of the number of columns

@@ -17,7 +17,7 @@ import numpy as np
 
 from uvd.agents import get_algorithm
 from uvd.agents.agent import demonstrations
-from uvd.loop import find_demos, find_task, make_config, make_plan
+from uvd.training.loop import find_demos, find_task, make_config, make_plan
 from uvd.settings import suited
 
 WIDTHS = (0.1, 0.15, 0.2, 0.3)

@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.runs import Run
 
 

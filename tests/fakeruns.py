@@ -5,7 +5,7 @@ import jax
 import numpy as np
 from matplotlib.image import imread
 
-from uvd.loop import make_config, make_plan
+from uvd.training.loop import make_config, make_plan
 from uvd.runs import Run
 
 TINY = {"hidden": (16, 16), "batch": 32}

@@ -21,8 +21,8 @@ from uvd.collect.worker import EVAL, TRAIN, Played
 from uvd.collect.workers import Workers
 from uvd.core.policy import MLP, Norm, Policy
 from uvd.core.replay import newest, records
-from uvd.errors import Stopped, UserError
-from uvd.host import lagged, make_env_program, moved
+from uvd.core.errors import Stopped, UserError
+from uvd.training.on_workers import lagged, make_env_program, moved
 from uvd.runs import Run
 from uvd.settings import RunSettings
 from uvd.tasks.goalenv import goal_task
@@ -42,7 +42,7 @@ def whole(tmp_path_factory) -> Path:
     """A run that nothing interrupted; it plays while it learns, however few the cores."""
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("uvd.host.FEW_CORES", 0)
+        patch.setattr("uvd.training.on_workers.FEW_CORES", 0)
         uvd.train("her", ENV, out=out, task_settings=ENDS, **TINY)
     return out
 
@@ -433,7 +433,7 @@ def test_success_by_reward_needs_a_rule(tmp_path):
 
 
 def test_fetch_trains_by_its_id(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("uvd.host.PROBE_STEPS", 500)
+    monkeypatch.setattr("uvd.training.on_workers.PROBE_STEPS", 500)
     flags = ["--hidden", "16", "--batch=16", "--envs=1", "--steps=150", "--warmup=50"]
     flags += ["--eval-episodes=2", "--updates-per-step=0.1", "--workers=1", "--eval-every=50"]
     out = tmp_path / "run"

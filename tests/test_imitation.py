@@ -22,15 +22,15 @@ from uvd.collect.workers import Policies, Workers
 from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, Policy, act
 from uvd.core.replay import newest, records
-from uvd.demos import Trajectory
-from uvd.errors import UserError
-from uvd.evaluation import evaluate_policy
+from uvd.demos.memory import Trajectory
+from uvd.core.errors import UserError
+from uvd.training.evaluate import evaluate_policy
 from uvd.experiments.pointloop import make_demos, visited
 from uvd.experiments.statistics import energy_distance
-from uvd.formats import load_demos, write_gail, write_npz
-from uvd.host import lagged, make_env_program
-from uvd.loop import find_task, make_config, make_plan
-from uvd.program import make_program
+from uvd.demos.files import load_demos, write_gail, write_npz
+from uvd.training.on_workers import lagged, make_env_program
+from uvd.training.loop import find_task, make_config, make_plan
+from uvd.training.on_device import make_program
 from uvd.runs import Run
 from uvd.settings import RunSettings, shared
 from uvd.tasks.rewardenv import env_task, with_previous_action

@@ -6,7 +6,7 @@ import pytest
 
 from uvd.agents import ALGORITHMS
 from uvd.agents.uvd import COMBINE
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.settings import (
     PRESETS,
     PRESETS_ABOUT,

@@ -15,8 +15,8 @@ import uvd
 from fakeruns import add_agent, make_run
 from uvd.api import Actor
 from uvd.cli import main
-from uvd.errors import UserError
-from uvd.loop import first_bad, summarise
+from uvd.core.errors import UserError
+from uvd.training.loop import first_bad, summarise
 from uvd.runs import Run
 
 TINY = {

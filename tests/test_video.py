@@ -6,9 +6,9 @@ import pytest
 
 from uvd.collect.worker import FRESH, Job, play
 from uvd.core.policy import MLP, Norm, Policy
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.tasks.goalenv import goal_task, make_env
-from uvd.video import EDGE, REACHED, Film, write_video
+from uvd.collect.video import EDGE, REACHED, Film, write_video
 
 TASK = goal_task("envs:Drawn-v0")
 ONES = [np.ones(n, np.float32) for n in (3, 2)]

@@ -3,11 +3,11 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PUBLIC = {
     **dict.fromkeys(("train", "resume", "load", "evaluate"), "uvd.api"),
-    "UserError": "uvd.errors",
+    "UserError": "uvd.core.errors",
 }
 __all__ = ["UserError", "__version__", "evaluate", "load", "resume", "train"]
 

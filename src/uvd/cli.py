@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import Positional
 
-from uvd.errors import Stopped, UserError, nearest
-from uvd.progress import told
+from uvd.core.errors import Stopped, UserError, nearest
+from uvd.training.progress import told
 
 ABOUT = """uvd: agents that reach what you show them.
 
@@ -216,7 +216,7 @@ class Eval:
 
 def _eval(args: list[str]) -> None:
     from uvd import api
-    from uvd.video import check_out
+    from uvd.collect.video import check_out
 
     made = _cli(Eval, "uvd eval", args)
     for name in ("episodes", "video_episodes"):
@@ -328,9 +328,9 @@ def _demos(args: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from uvd.demos import fit_demos, summary
-    from uvd.formats import load_demos
-    from uvd.loop import find_task
+    from uvd.demos.memory import fit_demos, summary
+    from uvd.demos.files import load_demos
+    from uvd.training.loop import find_task
 
     if not args or args[0] in ("-h", "--help"):
         return print("\n".join(line for line in ABOUT.splitlines() if "uvd demos" in line))
@@ -357,7 +357,7 @@ def _demos(args: list[str]) -> None:
 
 def _list(args: list[str]) -> None:
     from uvd.agents import ALGORITHMS
-    from uvd.formats import shipped
+    from uvd.demos.files import shipped
     from uvd.settings import PRESETS_ABOUT, presets
     from uvd.tasks import TASKS
     from uvd.tasks.fetch import ABOUT as ROBOTS

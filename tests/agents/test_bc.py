@@ -10,7 +10,7 @@ from uvd.agents.agent import Demos
 from uvd.agents.bc import make_bc
 from uvd.core.policy import MLP, Norm, Policy, act
 from uvd.core.replay import init_ring
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.settings import build
 
 RNG = np.random.default_rng(0)

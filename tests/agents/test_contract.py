@@ -17,8 +17,8 @@ from uvd.agents.agent import Demos
 from uvd.agents.td3 import TD3Config
 from uvd.core.nets import init_mlp
 from uvd.core.policy import Norm, Policy, act
-from uvd.loop import state_arrays, state_from_arrays
-from uvd.program import make_program
+from uvd.training.loop import state_arrays, state_from_arrays
+from uvd.training.on_device import make_program
 from uvd.settings import build, flatten, shared
 from uvd.tasks import make_task
 

@@ -14,7 +14,7 @@ from uvd.agents.discriminator import DiscriminatorConfig, logits, make_discrimin
 from uvd.agents.td3 import HEADS, init_td3
 from uvd.core.policy import MLP, Norm, act, mlp
 from uvd.core.replay import Batch, Episode, init_ring, insert_all
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.settings import build
 
 ONE = np.ones(2, np.float32)

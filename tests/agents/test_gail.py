@@ -23,7 +23,7 @@ from uvd.agents.gail import (
 )
 from uvd.core.policy import MLP, Norm, Policy, act
 from uvd.core.replay import Batch, Episode, init_ring, insert_all
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.settings import build
 
 ONE = np.ones(2, np.float32)

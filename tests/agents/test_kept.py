@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from uvd.agents.kept import init_kept, judge, plays
+from uvd.training.select import init_kept, judge, plays
 from uvd.core.policy import MLP
 
 LEARNER = 99

@@ -12,7 +12,7 @@ from imitated import ACTION, OBS, SMALL, N, fresh, history, make_batch, make_rin
 from uvd.agents import vdi
 from uvd.agents.kernels import make_kernels, squared_distances
 from uvd.agents.vdi import make_vdi
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.settings import build
 
 LIVE = [0, 2]

@@ -28,7 +28,7 @@ from uvd.agents.vdi import (
 )
 from uvd.core.policy import Norm, act, mlp
 from uvd.core.replay import init_ring
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.settings import PRESETS, build, override
 
 

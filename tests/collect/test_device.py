@@ -8,7 +8,7 @@ import pytest
 from uvd.collect.device import Exploration, explore, rollout, rollouts
 from uvd.core.nets import init_mlp
 from uvd.core.policy import Norm, Policy, act
-from uvd.evaluation import evaluate_policy, successes
+from uvd.training.evaluate import evaluate_policy, successes
 from uvd.tasks import make_task, pointloop
 
 STEPS = 30_000

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from uvd.errors import Stopped, UserError
+from uvd.core.errors import Stopped, UserError
 from uvd.experiments import batch, mini
 from uvd.runs import Run
 

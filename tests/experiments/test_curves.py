@@ -3,7 +3,7 @@ import pytest
 from matplotlib.image import imread
 
 from fakeruns import CLIFF, PUSH, assert_picture, make_run
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.experiments import curves
 from uvd.runs import Run
 

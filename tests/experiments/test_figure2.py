@@ -4,7 +4,7 @@ import pytest
 from matplotlib.image import imread
 
 from uvd.cli import main
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.experiments import figure2
 from uvd.runs import Run
 from uvd.settings import build, flatten, suited

@@ -8,12 +8,12 @@ import pytest
 from matplotlib.image import imread
 
 from uvd.cli import main
-from uvd.demos import Trajectory
-from uvd.errors import UserError
+from uvd.demos.memory import Trajectory
+from uvd.core.errors import UserError
 from uvd.experiments import figure3
 from uvd.experiments.figure3 import Amount
 from uvd.experiments.pointloop import make_demos
-from uvd.formats import write_gail, write_npz
+from uvd.demos.files import write_gail, write_npz
 from uvd.runs import Run
 
 WALK = "envs:Walk-v0"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.experiments import imitation_mini as mini
 from uvd.experiments.imitation_mini import Found
 

@@ -6,7 +6,7 @@ from fakeruns import CLIFF, PUSH, add_agent, assert_picture, make_run
 from uvd.collect.exploration import Exploration
 from uvd.collect.worker import EVAL, Job, play
 from uvd.core.policy import MLP, Norm, Policy
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.experiments import maps
 from uvd.tasks.goalenv import goal_task, make_env
 

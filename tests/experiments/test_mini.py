@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.experiments import mini
 
 CLIFF, PUSH = "PointCliff-v0", "PointPush-v0"

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.tasks import cliffwalk
 from uvd.tasks.cliffwalk import ACTIONS, DOWN, LEFT, RIGHT, STAY, UP, Grid
 
@@ -80,7 +80,7 @@ def test_success_and_flow_equal_simulation():
     played = cliffwalk.simulate(grid, policy, goals, 0.0, np.random.default_rng(1))
     at_goal = played.states == grid.goal
     exact = cliffwalk.success(grid, policy)
-    assert exact.ever - exact.final > 0.02  # the two measures are told apart
+    assert exact.ever - exact.final > 0.02  # the two measures differ
     assert exact.final == pytest.approx(at_goal[:, -1].mean(), abs=4 * 0.5 / np.sqrt(n))
     assert exact.ever == pytest.approx(at_goal.any(1).mean(), abs=4 * 0.5 / np.sqrt(n))
 

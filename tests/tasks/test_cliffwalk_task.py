@@ -3,17 +3,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.tasks import cliffwalk, make_task
 from uvd.tasks.cliffwalk import ACTIONS, DOWN, LEFT, RIGHT, STAY, UP, Grid
 from uvd.tasks.cliffwalk_task import move, places
 
 # A continuous action for each of the grid's, in their order.
-MEANS = jnp.array([(0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0), (0.0, 0.0)])
+MOVES = jnp.array([(0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0), (0.0, 0.0)])
 
 
 @pytest.mark.parametrize(
-    ("action", "meant"),
+    ("action", "expected"),
     [
         ((0.3, -0.33), STAY),
         ((0.34, 0.0), RIGHT),
@@ -23,12 +23,12 @@ MEANS = jnp.array([(0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0), (0.0, 0.0)]
         ((1.0, -1.0), RIGHT),
     ],
 )
-def test_the_larger_component_decides(action, meant):
-    assert int(move(jnp.array(action))) == meant
+def test_the_larger_component_decides(action, expected):
+    assert int(move(jnp.array(action))) == expected
 
 
-def test_a_mean_for_each_action():
-    assert [int(move(a)) for a in MEANS] == list(range(len(ACTIONS)))
+def test_every_action_of_the_grid_can_be_taken():
+    assert [int(move(a)) for a in MOVES] == list(range(len(ACTIONS)))
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(4, 6), (2, 3), (3, 12), (9, 4)])
@@ -44,13 +44,13 @@ def test_a_goal_is_one_cell(rows, cols):
     np.testing.assert_array_equal(task.goal(start), place[grid.goal])
 
 
-def test_up_is_up_and_the_fallen_know_it():
+def test_up_is_up_and_a_fall_is_observed():
     task, grid = make_task("CliffWalk-v0", slip=0.0), Grid()
     key = jax.random.key(0)
     start = task.reset(key)
-    above = task.step(start, MEANS[UP], key)
+    above = task.step(start, MOVES[UP], key)
     np.testing.assert_allclose(task.observe(above), [-1, -1 + 2 / 3, 0], atol=1e-6)
-    fallen = task.step(start, MEANS[RIGHT], key)
+    fallen = task.step(start, MOVES[RIGHT], key)
     np.testing.assert_allclose(task.observe(fallen), [-1 + 2 / 5, -1, 1], atol=1e-6)
     flags = jax.vmap(task.observe)(jnp.arange(grid.cells))[:, 2]
     assert list(np.flatnonzero(flags)) == list(grid.cliff)
@@ -67,13 +67,13 @@ def test_transition_frequencies_are_the_tables(slip):
 
     s, a = (x.ravel() for x in np.indices((cells, len(ACTIONS))))
     keys = jax.random.split(jax.random.key(0), len(s))
-    landed = np.asarray(jax.jit(jax.vmap(landings))(s, MEANS[a], keys))
+    landed = np.asarray(jax.jit(jax.vmap(landings))(s, MOVES[a], keys))
     frequency = (landed[..., None] == np.arange(cells)).mean(1).reshape(P.shape)
     # Five standard errors, which is zero for what cannot happen and for what must.
     assert (np.abs(frequency - P) <= 5 * np.sqrt(P * (1 - P) / draws) + 1e-12).all()
 
 
-def test_fallen_is_for_ever():
+def test_a_fall_is_for_ever():
     task, grid = make_task("CliffWalk-v0"), Grid()
     keys = jax.random.split(jax.random.key(0), 500)
     actions = jax.random.uniform(jax.random.key(1), (500, 2), minval=-1, maxval=1)
@@ -91,7 +91,7 @@ def test_a_tabular_policy_succeeds_as_often_as_it_must(slip):
 
     def episode(key):
         def step(cell, key):
-            cell = task.step(cell, MEANS[jnp.asarray(best)[cell]], key)
+            cell = task.step(cell, MOVES[jnp.asarray(best)[cell]], key)
             return cell, task.success(task.achieved(cell), task.goal(cell))
 
         return jax.lax.scan(step, task.reset(key), jax.random.split(key, task.horizon))[1]

@@ -1,7 +1,5 @@
 import itertools
 import math
-import subprocess
-import sys
 from typing import Any
 
 import gymnasium
@@ -12,7 +10,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import uvd.tasks.fetch as fetch
-from uvd.errors import UserError
+from uvd.core.errors import UserError
+from uvd.tasks.noise import code_noise, paper_noise
 
 gymnasium.register_envs(gymnasium_robotics)
 
@@ -40,7 +39,7 @@ def same(one, two):
 
 
 def replay(theirs, ours, seed, act, steps=50):
-    """Plays both, compares everything; how many steps needed the full model, and the last place."""
+    """Plays both and compares everything; the number of steps with the full model, and the end."""
     obs, _ = theirs.reset(seed=seed)
     same(obs, ours.reset(seed=seed)[0])
     near = 0
@@ -51,7 +50,7 @@ def replay(theirs, ours, seed, act, steps=50):
         same(obs, twin)
         assert rest == [reward, terminated, truncated, info]
         assert type(rest[0]) is type(reward)
-        near += not ours._far
+        near += not ours._clear
     return near, obs
 
 
@@ -77,10 +76,10 @@ def test_playing_with_the_object_is_upstreams_to_the_last_bit(pair):
 
 
 def test_driving_into_every_corner_is_upstreams_to_the_last_bit(pair):
-    near = [
-        replay(*pair, 3, lambda t, obs, way=way: (*way, 0), steps=35)[0]
-        for way in itertools.product((-1, 0, 1), repeat=3)
-    ]
+    ways = list(itertools.product((-1, 0, 1), repeat=3))
+    if pair[1].setup.model == "slide.xml":  # the same robot
+        ways = ways[::4]
+    near = [replay(*pair, 3, lambda t, obs, way=way: (*way, 0), steps=35)[0] for way in ways]
     # Both models were needed, within one episode too.
     assert min(near) == 0
     assert max(near) > 25
@@ -203,16 +202,9 @@ def test_starts_that_are_successes_are_redrawn():
     assert changed > 0
 
 
-def test_sigmas():
-    action = np.array([1.0, 0.7, -1.0, 0.5])
-    assert fetch.paper_noise(action) == pytest.approx((0.5**2 + 0.2**2) / (2 * math.e))
-    assert fetch.code_noise(action) == pytest.approx((1 + 0.49 + 1 + 0.25) / 4 / math.e)
-    assert fetch.paper_noise(np.full(4, -1.0)) == 0.0  # only what exceeds 0.5 counts
-
-
 @pytest.mark.parametrize(
     ("name", "sigma"),
-    [("FetchSlideNoise-v0", fetch.paper_noise), ("FetchSlideNoiseCode-v0", fetch.code_noise)],
+    [("FetchSlideNoise-v0", paper_noise), ("FetchSlideNoiseCode-v0", code_noise)],
 )
 def test_noise_is_drawn_from_the_environments_generator(name, sigma):
     noisy, plain = make(name, redraw=False), make("FetchSlide-v4", redraw=False)
@@ -221,22 +213,22 @@ def test_noise_is_drawn_from_the_environments_generator(name, sigma):
     stream.bit_generator.state = noisy.np_random.bit_generator.state
     for action in np.random.default_rng(1).uniform(-1, 1, (10, 4)).astype(np.float32):
         drawn.append(stream.standard_normal(4))
-        felt = np.clip(action + sigma(action) * drawn[-1], -1, 1)
-        same(noisy.step(action)[0], plain.step(felt)[0])
+        noisy_action = np.clip(action + sigma(action) * drawn[-1], -1, 1)
+        same(noisy.step(action)[0], plain.step(noisy_action)[0])
 
 
-def test_noise_has_the_spread_that_the_paper_says(monkeypatch):
+def test_noise_has_the_papers_standard_deviation(monkeypatch):
     env = make("FetchSlideNoise-v0")
     env.reset(seed=0)
     monkeypatch.setattr(env, "_simulate", lambda: None)
-    action, felt = np.array([0.8, -0.5, 0.0, -1.0], np.float32), []
+    action, moves = np.array([0.8, -0.5, 0.0, -1.0], np.float32), []
     for _ in range(4000):
         hand = env._hand[0].copy()
         env.step(action)
-        felt.append((env._mocap[0] - hand) / 0.05)
+        moves.append((env._mocap[0] - hand) / 0.05)
     sigma = 0.3**2 / (2 * math.e)
-    np.testing.assert_allclose(np.mean(felt, 0), action[:3], atol=4 * sigma / 4000**0.5)
-    np.testing.assert_allclose(np.std(felt, 0), sigma, rtol=0.05)
+    np.testing.assert_allclose(np.mean(moves, 0), action[:3], atol=4 * sigma / 4000**0.5)
+    np.testing.assert_allclose(np.std(moves, 0), sigma, rtol=0.05)
 
 
 @pytest.mark.parametrize("version", ["2.3.7", "3.2.7", "3.3.5", "3.12.0", "4.0.0"])
@@ -247,18 +239,12 @@ def test_an_untried_mujoco_is_refused(version, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("setting", "says"),
+    ("setting", "nearest"),
     [({"task": "pish"}, "push"), ({"noise": "papre"}, "paper"), ({"reward_type": "x"}, "sparse")],
 )
-def test_unknown_settings_name_the_nearest(setting, says):
-    with pytest.raises(UserError, match=says):
+def test_unknown_settings_name_the_nearest(setting, nearest):
+    with pytest.raises(UserError, match=nearest):
         fetch.FetchEnv(**setting)
-
-
-def test_workers_load_no_jax():
-    code = "import sys, uvd.tasks.fetch; print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False"]
 
 
 def test_a_picture_of_the_scene():

@@ -1,11 +1,13 @@
 """Discriminator-actor-critic (Kostrikov et al. 2018): adversarial imitation, off-policy.
 
-TD3 on the reward of a discriminator between the demonstrations and the whole replay memory. The
-reward is computed anew whenever a transition is learned from: the memory never holds a stale one.
+    for each update:
+        discriminator D: one step between demonstrated (s, a) and the replay buffer's
+        draw transitions (s, a, s'); reward r = log D(s, a) - log(1 - D(s, a))
+        TD3's update on r; where the episode ends, an absorbing state earns r_abs for ever
 
-The reward log D - log(1 - D) may be of either sign, and an episode that ends goes on in an
-absorbing state with a reward of its own, r_abs for ever: without it, a positive reward alone would
-teach not to end episodes and a negative one to end them.
+The reward is computed anew whenever a transition is learned from: the buffer never holds a stale
+one. It may be of either sign. Without the absorbing state a positive reward alone would teach not
+to end episodes, and a negative one to end them.
 """
 
 from dataclasses import dataclass, field
@@ -14,15 +16,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Spec
+from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec
 from uvd.agents.discriminator import (
     Discriminator,
     DiscriminatorConfig,
     DiscriminatorState,
     make_discriminator,
 )
-from uvd.agents.td3 import HEADS, Head, TargetFn, TD3Config, TD3State, init_td3, learn, next_value
-from uvd.core.policy import MLP, Policy
+from uvd.agents.heads import make_head
+from uvd.agents.td3 import refuse_sigmoid
+from uvd.collect.exploration import CollectConfig
+from uvd.core.policy import MLP
 from uvd.core.replay import Batch, Ring, fetch, sample
 
 
@@ -30,10 +35,14 @@ from uvd.core.replay import Batch, Ring, fetch, sample
 class DACConfig:
     """TD3's settings and the discriminator's."""
 
+    collect: CollectConfig = field(default_factory=CollectConfig)
     td3: TD3Config = field(
         default_factory=lambda: TD3Config(critic_head="linear", action_penalty=0.1)
     )
     discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
+
+    def __post_init__(self) -> None:
+        refuse_sigmoid(self.td3)
 
 
 class DACState(NamedTuple):
@@ -43,16 +52,15 @@ class DACState(NamedTuple):
     discriminator: DiscriminatorState
 
 
-def make_target(config: DACConfig, head: Head, discriminator: Discriminator, net: MLP) -> TargetFn:
+def make_target(ac: ActorCritic, bound: float, discriminator: Discriminator, net: MLP) -> TargetFn:
     """r + gamma Q'(s', mu'(s')), or r + gamma r_abs / (1 - gamma) where the episode ends."""
-    gamma = config.td3.gamma
-    bound = config.discriminator.reward_bound / (1 - gamma)
+    gamma = ac.config.gamma
 
     def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
         x = discriminator.read(state.norm, batch.obs, batch.action, batch.next_obs)
         reward = discriminator.reward(net, x)
         after_end = discriminator.reward(net, discriminator.absorbing) / (1 - gamma)
-        q, action = next_value(config.td3, head, state, batch, goal, key)
+        q, action = ac.next_value(state, batch, goal, key)
         value = jnp.where(batch.terminated, after_end, q)
         target = jnp.clip(reward + gamma * value, -bound, bound)
         return target, {"critic/reward": reward.mean(), "actor/abs_action": abs(action).mean()}
@@ -64,31 +72,43 @@ def make_dac(config: DACConfig, spec: Spec) -> Agent:
     """DAC, its settings bound."""
     td3 = config.td3
     discriminator = make_discriminator(config.discriminator, spec)
-    head = HEADS[td3.critic_head](
-        config.discriminator.reward_bound / (1 - td3.gamma), td3.critic_start
-    )
+    bound = config.discriminator.reward_bound / (1 - td3.gamma)
+    head = make_head(td3.critic_head, bound, td3.critic_start)
+    ac = ActorCritic(td3, head, spec)
 
-    def init(key: jax.Array, spec: Spec) -> DACState:
+    def init(key: jax.Array) -> DACState:
         key_td3, key_discriminator = jax.random.split(key)
-        return DACState(init_td3(td3, head, spec, key_td3), discriminator.init(key_discriminator))
+        return DACState(ac.init(key_td3), discriminator.init(key_discriminator))
 
     def update(state: DACState, ring: Ring, key: jax.Array, step: jax.Array):
-        key_judge, key_judged, key_rows, key_target = jax.random.split(key, 4)
-        seen = fetch(ring, sample(ring, key_judged, td3.batch))
-        judge, judged = discriminator.step(
-            state.discriminator, state.td3.norm, seen, seen.terminated, key_judge
+        key_step, key_agent_rows, key_rows, key_target = jax.random.split(key, 4)
+        agent_batch = fetch(ring, sample(ring, key_agent_rows, td3.batch))
+        judge, judge_metrics = discriminator.step(
+            state.discriminator, state.td3.norm, agent_batch, agent_batch.terminated, key_step
         )
         batch = fetch(ring, sample(ring, key_rows, td3.batch))
-        target_fn = make_target(config, head, discriminator, judge.net)
-        inner, metrics = learn(
-            td3, head, state.td3, batch, batch.goal, 1.0, target_fn, lambda: batch.goal,
-            key_target, step,
-        )  # fmt: skip
-        return DACState(inner, judge), {**judged, **metrics}
+        target_fn = make_target(ac, bound, discriminator, judge.net)
+        goals = Goals(batch.goal)
+        inner, metrics = ac.learn(
+            state.td3, batch, goals, target_fn, lambda: batch.goal, key_target, step
+        )
+        return DACState(inner, judge), {**judge_metrics, **metrics}
 
-    return Agent(init, update, lambda s: Policy(s.td3.actor_target, s.td3.norm))
+    return Agent(init, update, lambda state: ac.policy(state.td3))
 
+
+# The settings of its authors for MuJoCo's walkers, as far as they apply.
+WALKERS = {
+    "gamma": 0.99, "batch": 100, "hidden": (400, 300), "critic_lr": 1e-3, "tau": 0.005,
+    "target_noise": 0.2, "action_penalty": 0.0, "noise": 0.1, "random": 0.0, "hold": 1,
+    "capacity": 1_000_000, "updates_per_step": 1.0, "warmup": 10_000, "warmup_random": True,
+    "actor_start": 1000, "discriminator_hidden": (100, 100),
+}  # fmt: skip
 
 ALGORITHMS["dac"] = Algorithm(
-    "adversarial imitation on TD3, off-policy (DAC)", DACConfig, make_dac, learns_from="demos"
+    about="adversarial imitation on TD3, off-policy (DAC)",
+    config=DACConfig,
+    make=make_dac,
+    presets={"walkers": Preset("HalfCheetah and Humanoid", WALKERS)},
+    learns_from="demos",
 )

@@ -10,36 +10,40 @@ An episode that ends leads to an absorbing state, in which the agent stays (sect
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from uvd.agents.agent import Metrics, Spec, demonstrations
+from uvd.core.config import Layers, NotNegative, Positive, validate
+from uvd.core.errors import UserError
 from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, mlp, normalised
 from uvd.core.replay import Batch
-from uvd.errors import UserError
 
 
 @dataclass(frozen=True)
 class DiscriminatorConfig:
     """Settings of the discriminator and of the reward that it gives."""
 
-    reads: str = "auto"
+    reads: Literal["auto", "action", "next", "state"] = "auto"
     """What is told apart: action (s, a), next (s, s'), state (s); auto: action where demonstrations
     have them, else state."""
-    reward: str = "logit"
+    reward: Literal["logit", "softplus", "log"] = "logit"
     """Reward: logit (log D - log(1 - D)), softplus (-log(1 - D)) or log (log D)."""
-    reward_bound: float = 10.0
+    reward_bound: Positive = 10.0
     """Rewards are clipped to this size."""
-    discriminator_hidden: tuple[int, ...] = (64, 64)
+    discriminator_hidden: Layers = (64, 64)
     """Hidden layers of the discriminator."""
-    discriminator_lr: float = 1e-3
+    discriminator_lr: Positive = 1e-3
     """Adam's learning rate of the discriminator."""
-    gradient_penalty: float = 10.0
+    gradient_penalty: NotNegative = 10.0
     """Weight of (|gradient of the logit| - 1)² between pairs of the expert and the agent."""
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 REWARDS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -47,7 +51,6 @@ REWARDS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "softplus": jax.nn.softplus,
     "log": jax.nn.log_sigmoid,
 }
-READS = ("auto", "action", "next", "state")
 
 
 class DiscriminatorState(NamedTuple):
@@ -75,13 +78,13 @@ def logits(net: MLP, x: jax.Array) -> jax.Array:
 def make_discriminator(config: DiscriminatorConfig, spec: Spec) -> Discriminator:
     """The discriminator between the demonstrations' pairs and an agent's."""
     demos = demonstrations(spec)
-    what = config.reads
-    if what == "auto":
-        what = "state" if demos.action is None else "action"
-    width = {"action": spec.action_dim, "next": spec.obs_dim, "state": 0}[what]
-    if what == "action" and demos.action is None:
+    reads = config.reads
+    if reads == "auto":
+        reads = "state" if demos.action is None else "action"
+    width = {"action": spec.action_dim, "next": spec.obs_dim, "state": 0}[reads]
+    if reads == "action" and demos.action is None:
         raise UserError("no actions, which reads = action needs")
-    if what == "next" and demos.next_obs is None:
+    if reads == "next" and demos.next_obs is None:
         raise UserError("not all steps have a next one, which reads = next needs")
     inputs = spec.obs_dim + width + 1
     absorbing = jnp.zeros(inputs).at[-1].set(1.0)
@@ -93,9 +96,9 @@ def make_discriminator(config: DiscriminatorConfig, spec: Spec) -> Discriminator
 
     def read(norm, obs, action, next_obs):
         parts = [normalised(norm, obs)]
-        if what == "action":
+        if reads == "action":
             parts.append(jnp.clip(action, -1, 1))
-        elif what == "next":
+        elif reads == "next":
             parts.append(normalised(norm, next_obs))
         return jnp.concatenate([*parts, jnp.zeros((*obs.shape[:-1], 1))], -1)
 

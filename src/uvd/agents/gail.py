@@ -1,5 +1,10 @@
 """Generative adversarial imitation (Ho & Ermon 2016) with PPO (Schulman et al. 2017), on-policy.
 
+    for each cycle, played by pi:
+        discriminator D: some steps between demonstrated (s, a) and the cycle's
+        reward r(s, a) of D for each transition; advantages by GAE(lambda)
+        PPO: some epochs of minibatches over the cycle's transitions
+
 One update a cycle: it reads the episodes that the current policy has just played, trains the
 discriminator on them, takes the discriminator's rewards, estimates advantages (GAE) and makes some
 epochs of PPO over minibatches. The policy is Gaussian around the actor's output.
@@ -16,12 +21,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec
 from uvd.agents.discriminator import DiscriminatorConfig, DiscriminatorState, make_discriminator
+from uvd.collect.exploration import CollectConfig
+from uvd.core.config import Count, Discount, Layers, NotNegative, Positive, Share, validate
 from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, Policy, act, features, mlp
 from uvd.core.replay import Batch, Ring, fetch
-from uvd.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -31,32 +37,33 @@ class GAILConfig:
     discriminator: DiscriminatorConfig = field(
         default_factory=lambda: DiscriminatorConfig(reward="softplus")
     )
-    discriminator_steps: int = 20
+    discriminator_steps: Count = 20
     """Steps of the discriminator in a cycle."""
-    gamma: float = 0.98
+    gamma: Discount = 0.98
     """Discount."""
-    gae: float = 0.95
+    gae: Share = 0.95
     """lambda of the advantages: 0 is one step of TD, 1 the whole episode."""
-    epochs: int = 10
+    epochs: Count = 10
     """Passes over the cycle's transitions."""
-    batch: int = 256
+    batch: Count = 256
     """Transitions in a minibatch (and pairs in a step of the discriminator)."""
-    ratio_clip: float = 0.2
+    ratio_clip: Positive = 0.2
     """How far the ratio of new to old probabilities counts."""
-    entropy: float = 0.0
+    entropy: NotNegative = 0.0
     """Weight of the policy's entropy."""
-    start_std: float = 0.5
+    start_std: Positive = 0.5
     """Standard deviation of the policy at the start."""
-    max_grad: float = 0.5
+    max_grad: Positive = 0.5
     """Gradients longer than this are shortened to it."""
-    hidden: tuple[int, ...] = (128, 128)
+    hidden: Layers = (128, 128)
     """Hidden layers of actor and value."""
-    actor_lr: float = 1e-3
+    actor_lr: Positive = 1e-3
     """Adam's learning rate of the policy."""
-    critic_lr: float = 1e-3
+    critic_lr: Positive = 1e-3
     """Adam's learning rate of the value."""
-    capacity: int = 100_000
-    """Transitions in memory; only the newest cycle is read."""
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 class PPOState(NamedTuple):
@@ -101,11 +108,13 @@ def init_ppo(config: GAILConfig, spec: Spec, key: jax.Array) -> PPOState:
     critic = init_mlp(key_critic, (inputs, *config.hidden, 1), 0.1, 0.0)
     log_std = jnp.full((spec.action_dim,), math.log(config.start_std), jnp.float32)
     return PPOState(
-        actor, log_std, critic,
-        optimiser(config.actor_lr, config).init((actor, log_std)),
-        optimiser(config.critic_lr, config).init(critic),
-        jax.tree.map(jnp.asarray, spec.norm),
-    )  # fmt: skip
+        actor=actor,
+        log_std=log_std,
+        critic=critic,
+        actor_opt=optimiser(config.actor_lr, config).init((actor, log_std)),
+        critic_opt=optimiser(config.critic_lr, config).init(critic),
+        norm=jax.tree.map(jnp.asarray, spec.norm),
+    )
 
 
 def value_of(critic: MLP, norm: Norm, obs: jax.Array, goal: jax.Array) -> jax.Array:
@@ -171,10 +180,8 @@ def ppo_step(config: GAILConfig, state: PPOState, rows: Rollout) -> tuple[PPOSta
     updates, critic_opt = optimiser(config.critic_lr, config).update(grads, state.critic_opt)
     critic = optax.apply_updates(state.critic, updates)
     state = PPOState(actor, log_std, critic, actor_opt, critic_opt, state.norm)
-    return state, {
-        **metrics, "critic/loss": loss, "critic/q": value, "critic/target": rows.ret.mean(),
-        "actor/std": jnp.exp(log_std).mean(),
-    }  # fmt: skip
+    metrics |= {"critic/loss": loss, "critic/q": value, "critic/target": rows.ret.mean()}
+    return state, {**metrics, "actor/std": jnp.exp(log_std).mean()}
 
 
 def ppo_epochs(
@@ -218,41 +225,47 @@ def cycle_rows(ring: Ring, n: int) -> jax.Array:
 def make_gail(config: GAILConfig, spec: Spec) -> Agent:
     """GAIL, its settings bound."""
     discriminator = make_discriminator(config.discriminator, spec)
-    if not spec.cycle:
-        raise UserError("gail learns from whole cycles and was not told how long they are")
 
-    def init(key: jax.Array, spec: Spec) -> GAILState:
+    def init(key: jax.Array) -> GAILState:
         key_ppo, key_discriminator = jax.random.split(key)
         return GAILState(init_ppo(config, spec, key_ppo), discriminator.init(key_discriminator))
 
     def update(state: GAILState, ring: Ring, key: jax.Array, step: jax.Array):
         key_judge, key_ppo = jax.random.split(key)
-        row = cycle_rows(ring, spec.cycle)
+        row = cycle_rows(ring, spec.cycle_steps)
         ppo, norm = state.ppo, state.ppo.norm
-        size = min(config.batch, spec.cycle)
+        size = min(config.batch, spec.cycle_steps)
 
         def judge(state: DiscriminatorState, key: jax.Array):
             key_rows, key_step = jax.random.split(key)
-            seen = fetch(ring, row[jax.random.randint(key_rows, (size,), 0, len(row))])
-            return discriminator.step(state, norm, seen, jnp.zeros(size), key_step)
+            agent_batch = fetch(ring, row[jax.random.randint(key_rows, (size,), 0, len(row))])
+            return discriminator.step(state, norm, agent_batch, jnp.zeros(size), key_step)
 
         keys = jax.random.split(key_judge, config.discriminator_steps)
-        judging, judged = jax.lax.scan(judge, state.discriminator, keys)
+        judging, judge_metrics = jax.lax.scan(judge, state.discriminator, keys)
         batch = fetch(ring, row)
         x = discriminator.read(norm, batch.obs, batch.action, batch.next_obs)
         reward = discriminator.reward(judging.net, x)
         rows = make_rollout(config, ppo, batch, reward, ring.steps_left[row] == 1)
         ppo, metrics = ppo_epochs(config, ppo, rows, key_ppo)
-        metrics = {**jax.tree.map(jnp.mean, judged), "critic/reward": reward.mean(), **metrics}
-        return GAILState(ppo, judging), metrics
+        metrics |= jax.tree.map(jnp.mean, judge_metrics)
+        return GAILState(ppo, judging), {"critic/reward": reward.mean(), **metrics}
 
     return Agent(init, update, lambda s: Policy(s.ppo.actor, s.ppo.norm, s.ppo.log_std))
 
 
+# The settings of OpenAI's baselines, which the paper ran, for MuJoCo's walkers; PPO for TRPO.
+WALKERS = {
+    "gamma": 0.995, "gae": 0.97, "hidden": (100, 100), "actor_lr": 3e-4, "epochs": 5,
+    "start_std": 1.0, "discriminator_hidden": (100, 100), "discriminator_lr": 3e-4,
+}  # fmt: skip
+
 ALGORITHMS["gail"] = Algorithm(
-    "adversarial imitation with PPO, on-policy (GAIL)",
-    GAILConfig,
-    make_gail,
+    about="adversarial imitation with PPO, on-policy (GAIL)",
+    config=GAILConfig,
+    make=make_gail,
+    presets={"walkers": Preset("HalfCheetah and Humanoid", WALKERS)},
     learns_from="demos",
     on_policy=True,
+    collect=lambda config: CollectConfig(noise=0, random=0, hold=1, warmup=0, capacity=0),
 )

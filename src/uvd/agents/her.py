@@ -1,18 +1,25 @@
 """Hindsight experience replay: TD3 over batches whose goals are altered in hindsight.
 
+    draw a batch of transitions (s, a, s') with the goals g that the roll-outs pursued
+    for k of k + 1 of them: g <- a goal achieved later in the same roll-out
+    TD3's update, with the reward r(s', g) of each transition for its altered goal
+
 The altered goal is drawn from what happened *after* the transition, so it depends on s'. That is
 the source of hindsight bias (section 3.1); how large it is depends on the strategy.
 The reward is that of the transition itself for the altered goal, never a success by decree.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Spec
-from uvd.agents.td3 import TD3Config, make_sparse
+from uvd.agents.actor_critic import TD3Config
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec
+from uvd.agents.td3 import FETCH_TD3, PAPER, make_sparse, refuse_sigmoid
+from uvd.collect.exploration import CollectConfig
+from uvd.core.config import Size, validate
 from uvd.core.replay import (
     Batch,
     Ring,
@@ -29,11 +36,16 @@ from uvd.core.replay import (
 class HERConfig:
     """TD3's settings and how goals are altered."""
 
+    collect: CollectConfig = field(default_factory=CollectConfig)
     td3: TD3Config = field(default_factory=TD3Config)
-    strategy: str = "future"
+    strategy: Literal["future", "final", "episode", "paper"] = "future"
     """Altered goals: future, final, episode, or paper (every unsuccessful roll-out, wholly)."""
-    k: int = 4
+    k: Size = 4
     """Altered goals for each intended one (future, final, episode)."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+        refuse_sigmoid(self.td3)
 
 
 def _future(ring: Ring, batch: Batch, key: jax.Array) -> jax.Array:
@@ -53,23 +65,19 @@ def _episode(ring: Ring, batch: Batch, key: jax.Array) -> jax.Array:
     return future(ring, batch.row, offset - 1 - back)
 
 
-STRATEGIES: dict[str, Callable[[Ring, Batch, jax.Array], jax.Array]] = {
-    "future": _future,
-    "final": _final,
-    "episode": _episode,
-}
+STRATEGIES = {"future": _future, "final": _final, "episode": _episode}
 
 
 def hindsight_goals(config: HERConfig, ring: Ring, batch: Batch, key: jax.Array) -> jax.Array:
     """The batch's goals, altered as the strategy says."""
-    key_goal, key_who = jax.random.split(key)
+    key_goal, key_alter = jax.random.split(key)
     if config.strategy == "paper":
         # "We alter the goal on unsuccessful roll-outs and only learn about the true goal based on
         # successful ones" (section 3.1). Unsuccessful: the goal was never reached.
         alter = ~ring.reached[batch.row]
         goal = _future(ring, batch, key_goal)
     else:
-        alter = jax.random.uniform(key_who, batch.row.shape) < config.k / (1 + config.k)
+        alter = jax.random.uniform(key_alter, batch.row.shape) < config.k / (1 + config.k)
         goal = STRATEGIES[config.strategy](ring, batch, key_goal)
     return jnp.where(alter[:, None], goal, batch.goal)
 
@@ -85,4 +93,12 @@ def make_her(config: HERConfig, spec: Spec) -> Agent:
     return make_sparse(config.td3, spec, draw)
 
 
-ALGORITHMS["her"] = Algorithm("TD3 with hindsight goals (HER)", HERConfig, make_her)
+ALGORITHMS["her"] = Algorithm(
+    about="TD3 with hindsight goals (HER)",
+    config=HERConfig,
+    make=make_her,
+    presets={
+        "fetch": Preset("the Fetch tasks", FETCH_TD3),
+        "paper": Preset("the paper's Table 1 to the letter", PAPER),
+    },
+)

@@ -1,35 +1,41 @@
-"""VDI's densities without learning: Gaussian kernels around what was met.
+"""Kernel densities over demonstrated steps: what is compared, and by which kernels.
 
-One step ahead and under spatial smoothing, the density of what follows is a Gaussian around what
-did follow; the agent's own density d is the mean of such Gaussians over its short memory. Nothing
-has to be fitted, so d can be that of the policy of this very moment (docs/vdi.md, "Without flows").
+One step ahead and under spatial smoothing, the density of what follows a step is a Gaussian around
+what did follow; the agent's own density d is the mean of such Gaussians over its recent steps.
+Nothing has to be fitted, so d can be that of the policy of this very moment.
 
 Densities are in units of the kernel's peak: at its centre they are 1, whatever its width.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from uvd.agents.agent import Spec, demonstrations
+from uvd.agents.agent import DemoSteps, Spec, demonstrations
 from uvd.core import replay
+from uvd.core.errors import UserError
 from uvd.core.policy import Norm
 from uvd.core.replay import Batch, Ring
-from uvd.errors import UserError
 
-COMPARE = ("states", "pairs", "changes")
-STILL = 0.01  # in normalised units: a change that varies less than this counts as if it did
+Match = Literal["auto", "pairs", "changes", "states"]
+SMALLEST_CHANGE = 0.01  # in normalised units: a change varies by at least so much
 
 
-class Kernels(NamedTuple):
-    """Kernels around all that is shown, or around what was met: they are symmetric."""
-
-    shown: jax.Array  # [shown, columns], in the task's own units
-    log_d: Callable[..., jax.Array]  # (width, norm, ring, newest steps) -> [shown]
-    log_f: Callable[..., jax.Array]  # (width, norm, batch, t [batch, columns]) -> [batch]
-    log_f_all: Callable[..., jax.Array]  # (width, norm, batch) -> [shown, batch]
+def resolve_match(match: Match, demos: DemoSteps) -> Match:
+    """`auto` is the richest that the demonstrations offer; what they do not offer is refused."""
+    if match == "auto":
+        if demos.action is not None:
+            return "pairs"
+        return "states" if demos.next_obs is None else "changes"
+    if match == "pairs" and demos.action is None:
+        raise UserError("no actions, which match = pairs needs (changes does without)")
+    if match == "changes" and demos.next_obs is None:
+        raise UserError(
+            "match = changes needs the state after each chosen step, and the last one has none: "
+            "leave it out (--every, --offset)"
+        )
+    return match
 
 
 def squared_distances(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -39,60 +45,52 @@ def squared_distances(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.maximum((x**2).sum(-1)[:, None] + (y**2).sum(-1) - 2 * across, 0)
 
 
-def make_kernels(spec: Spec, compare: str) -> Kernels:
-    """Kernels over what is compared, in normalised units.
+class Kernels:
+    """Gaussian kernels over what is compared, in normalised units.
 
-    `states`: the observation's live columns; what follows a step is s'. `pairs`: (s, a), an
-    action's columns counting as they are. `changes`: (s, s' - s), a change counting by how much it
-    varies in what is shown. The last two are of the step itself.
+    `pairs`: (s, a), an action's columns as they are. `changes`: (s, s' - s), a change in units of
+    how much it varies in the demonstrations. `states`: the state that a step leads to.
     """
-    demos, live = demonstrations(spec), spec.columns
-    if compare == "pairs" and demos.action is None:
-        raise UserError("no actions, which compare = pairs needs (changes does without)")
-    if compare == "changes" and demos.next_obs is None:
-        raise UserError(
-            "what each chosen step led to, which compare = changes needs, is not there for the "
-            "last one: leave it out (--every, --offset)"
-        )
 
-    def compared(obs: jax.Array, action: Any, after: Any) -> jax.Array:
-        state = obs[..., live]
-        if compare == "states":
-            return state
-        beside = action if compare == "pairs" else after[..., live] - state
-        return jnp.concatenate([state, beside], -1)
+    def __init__(self, match: Match, spec: Spec) -> None:
+        demos = demonstrations(spec)
+        self.match, self.columns = resolve_match(match, demos), spec.columns
+        self.demo_points = self._compared(*demos)  # [demonstrated steps, columns]
 
-    shown = compared(*demos)
+    def _compared(
+        self, obs: jax.Array, action: jax.Array | None, next_obs: jax.Array | None
+    ) -> jax.Array:
+        """The columns that are compared, in the task's own units."""
+        state = obs[..., self.columns]
+        if self.match == "pairs" and action is not None:
+            return jnp.concatenate([state, action], -1)
+        if self.match == "changes" and next_obs is not None:
+            return jnp.concatenate([state, next_obs[..., self.columns] - state], -1)
+        return state
 
-    def points(norm: Norm, x: jax.Array) -> jax.Array:
-        shift, scale = norm.obs_shift[live], norm.obs_scale[live]
-        state, beside = jnp.split(x, [len(live)], -1)
-        if compare == "changes":
-            varies = shown[:, len(live) :].std(0)
-            beside = beside / jnp.maximum(2 * varies, STILL * scale)
-        return jnp.concatenate([(state - shift) / scale, beside], -1)
+    def _normalised(self, norm: Norm, x: jax.Array) -> jax.Array:
+        shift, scale = norm.obs_shift[self.columns], norm.obs_scale[self.columns]
+        state, rest = jnp.split(x, [len(self.columns)], -1)
+        if self.match == "changes":
+            deviation = self.demo_points[:, len(self.columns) :].std(0)
+            rest = rest / jnp.maximum(2 * deviation, SMALLEST_CHANGE * scale)
+        return jnp.concatenate([(state - shift) / scale, rest], -1)
 
-    def centre(norm: Norm, batch: Batch) -> jax.Array:
-        obs = batch.next_obs if compare == "states" else batch.obs
-        return points(norm, compared(obs, batch.action, batch.next_obs))
+    def log_f(self, width: jax.Array, norm: Norm, batch: Batch, demos: jax.Array) -> jax.Array:
+        """log F(t | s, a) of demonstrated points t one step ahead, `[len(demos), batch]`."""
+        obs = batch.next_obs if self.match == "states" else batch.obs
+        centre = self._normalised(norm, self._compared(obs, batch.action, batch.next_obs))
+        return -squared_distances(self._normalised(norm, demos), centre) / (2 * width**2)
 
-    def log_d(width: Any, norm: Norm, ring: Ring, newest: int) -> jax.Array:
-        row, there = replay.newest(ring, newest)
-        after = replay.later(ring, row, 1)
-        met = points(norm, compared(ring.obs[row], ring.action[row], ring.obs[after]))
+    def log_d(self, width: jax.Array | float, norm: Norm, ring: Ring, newest: int) -> jax.Array:
+        """log d of each demonstrated point under the newest steps of the agent."""
+        row, exists = replay.newest(ring, newest)
+        after = ring.obs[replay.later(ring, row, 1)]
+        visited = self._normalised(norm, self._compared(ring.obs[row], ring.action[row], after))
 
-        def of(one: jax.Array) -> jax.Array:
-            apart = squared_distances(one[None], met)[0]
-            return jax.nn.logsumexp(-apart / (2 * width**2), where=there)
+        def log_sum(point: jax.Array) -> jax.Array:
+            squared = squared_distances(point[None], visited)[0]
+            return jax.nn.logsumexp(-squared / (2 * width**2), where=exists)
 
-        log_sum = jax.lax.map(of, points(norm, shown))
-        return log_sum - jnp.log(jnp.maximum(there.sum(), 1))
-
-    def log_f(width: jax.Array, norm: Norm, batch: Batch, t: jax.Array) -> jax.Array:
-        apart = centre(norm, batch) - points(norm, t)
-        return -(apart**2).sum(-1) / (2 * width**2)
-
-    def log_f_all(width: jax.Array, norm: Norm, batch: Batch) -> jax.Array:
-        return -squared_distances(points(norm, shown), centre(norm, batch)) / (2 * width**2)
-
-    return Kernels(shown, log_d, log_f, log_f_all)
+        log_sums = jax.lax.map(log_sum, self._normalised(norm, self.demo_points))
+        return log_sums - jnp.log(jnp.maximum(exists.sum(), 1))

@@ -16,8 +16,9 @@ import gymnasium as gym
 import numpy as np
 
 from uvd.collect.exploration import Exploration, explore
+from uvd.core.episode import Episode
 from uvd.core.policy import Policy, act
-from uvd.tasks.goalenv import EnvTask, is_success, make_env, one_line
+from uvd.tasks.goalenv import EnvTask, GoalTask, is_success, make_env, one_line
 from uvd.tasks.rewardenv import RewardTask
 
 TRAIN, EVAL, FRESH, PROBE, RECORD = range(5)  # what an episode is played for
@@ -26,24 +27,12 @@ TRAIN, EVAL, FRESH, PROBE, RECORD = range(5)  # what an episode is played for
 class Job(NamedTuple):
     """One episode to play."""
 
-    who: int  # which of the policies plays it
+    policy: int  # the number of the policy that plays it
     seed: int
     purpose: int
     number: int
     how: Exploration = Exploration()
-    steps: int = 0  # after which it is cut (0: at the task's own end)
-
-
-class Played(NamedTuple):
-    """One episode of L steps as it was played."""
-
-    obs: np.ndarray  # [L + 1, obs]
-    action: np.ndarray  # [L, action], in [-1, 1] unless the policy draws beyond
-    achieved: np.ndarray  # [L + 1, goal]
-    goal: np.ndarray
-    terminated: bool
-    success: np.ndarray | None  # [L], what the environment said after each step
-    reward: np.ndarray  # [L]; zeros where the goal decides
+    max_steps: int = 0  # the episode is cut after so many (0: at the task's own end)
 
 
 def randomness(job: Job) -> tuple[int, np.random.Generator]:
@@ -52,76 +41,88 @@ def randomness(job: Job) -> tuple[int, np.random.Generator]:
     return int(start.generate_state(1)[0] >> 1), np.random.default_rng(steps)
 
 
-_NONE = np.zeros(0, np.float32)  # the goal of a task without goals
+_NO_GOAL = np.zeros(0, np.float32)
 
 
-def view(task: EnvTask, seen: Any, last: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Observation, achieved goal and desired one in what an environment shows."""
+def split_observation(
+    task: EnvTask, raw: Any, last_action: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Observation, achieved goal and desired goal of what an environment returned."""
     if isinstance(task, RewardTask):
-        return task.observation(seen, last), _NONE, _NONE
+        return task.observation(raw, last_action), _NO_GOAL, _NO_GOAL
     obs, achieved, goal = (
-        np.array(seen[key], np.float32) for key in ("observation", "achieved_goal", "desired_goal")
+        np.array(raw[key], np.float32) for key in ("observation", "achieved_goal", "desired_goal")
     )
     return obs, achieved, goal
 
 
 def behave(
-    policy: Policy | None, job: Job, rng: np.random.Generator, obs: np.ndarray, goal: np.ndarray,
-    last: np.ndarray, wild: bool,
+    task: EnvTask, policy: Policy | None, how: Exploration, rng: np.random.Generator,
+    obs: np.ndarray, goal: np.ndarray, last: np.ndarray, is_random: bool,
 ) -> tuple[np.ndarray, bool]:  # fmt: skip
-    """What is done: drawn by a policy that has a spread of its own, else the policy explores."""
-    action = act(policy, obs, goal) if policy else np.zeros_like(last)
-    if policy and policy.log_std is not None:
-        noise = rng.standard_normal(action.shape, np.float32)
-        return action + np.exp(policy.log_std) * noise, wild
-    how = job.how
-    if policy and policy.noise is not None:
-        how = how._replace(noise=float(policy.noise))
-    return explore(how, rng, action, last, wild)
+    """A Gaussian policy draws its action; any other explores, and so does none at all."""
+    if policy is None:
+        return explore(how, rng, np.zeros_like(last), last, is_random)
+    # Only critics read the privileged numbers at the end.
+    action = act(policy, obs[: task.obs_dim - task.privileged_dim], goal)
+    if policy.log_std is None:
+        return explore(how, rng, action, last, is_random)
+    noise = rng.standard_normal(action.shape, np.float32)
+    return action + np.exp(policy.log_std) * noise, is_random
 
 
-def play(task: EnvTask, env: gym.Env, policy: Policy | None, job: Job) -> Played:
+def play(task: EnvTask, env: gym.Env, policy: Policy | None, job: Job) -> Episode:
     """Plays one episode; without a policy, exploration alone acts."""
     start, rng = randomness(job)
-    seen, _ = env.reset(seed=start)
+    raw, _ = env.reset(seed=start)
     obs: list[np.ndarray] = []
     achieved: list[np.ndarray] = []
     actions: list[np.ndarray] = []
     desired: list[np.ndarray] = []
-    success: list[bool] = []
+    reported: list[bool] = []
     rewards: list[float] = []
-    action = felt = np.zeros(task.action_dim, np.float32)
-    wild = terminated = truncated = False
-    drawn = job.how.beyond or (policy is not None and policy.log_std is not None)
+    action = clipped_action = np.zeros(task.action_dim, np.float32)
+    is_random = terminated = truncated = False
+    unbounded = job.how.store_unclipped or (policy is not None and policy.log_std is not None)
 
-    def look() -> None:
-        for rows, x in zip((obs, achieved, desired), view(task, seen, felt)):
+    def append_observation() -> None:
+        for rows, x in zip(
+            (obs, achieved, desired), split_observation(task, raw, clipped_action), strict=True
+        ):
             rows.append(x)
 
-    look()
+    append_observation()
     goal = desired[0]
-    while not (terminated or truncated or len(actions) == (job.steps or task.horizon)):
-        action, wild = behave(policy, job, rng, obs[-1], goal, action, wild)
-        felt = np.clip(action, -1, 1) if drawn else action
-        # A copy: some environments write into what they are given.
-        seen, reward, terminated, truncated, info = env.step(task.own_action(felt).copy())
+    while not (terminated or truncated or len(actions) == (job.max_steps or task.horizon)):
+        action, is_random = behave(task, policy, job.how, rng, obs[-1], goal, action, is_random)
+        clipped_action = np.clip(action, -1, 1) if unbounded else action
+        # A copy: some environments write into the action that they are given.
+        raw, reward, terminated, truncated, info = env.step(task.env_action(clipped_action).copy())
         actions.append(action)
         rewards.append(0.0 if task.goal_dim else float(reward))
-        said = is_success(info)
-        success += [] if said is None else [said]
-        look()
+        success = is_success(info)
+        reported += [] if success is None else [success]
+        append_observation()
     if (np.array(desired) != goal).any():
         raise ValueError("the desired goal changed within an episode")
-    rows = np.array(obs)
-    if not all(np.isfinite(x).all() for x in (rows, np.array(achieved), goal)):
+    if not all(np.isfinite(x).all() for x in (np.array(obs), np.array(achieved), goal)):
         raise ValueError("an observation or a goal is not finite")
     if not np.isfinite(rewards).all():
         raise ValueError("a reward is not finite")
-    complete = len(success) == len(actions)
-    return Played(
-        rows, np.array(actions), np.array(achieved), goal, bool(terminated),
-        np.array(success, bool) if complete else None, np.array(rewards, np.float32),
-    )  # fmt: skip
+    all_achieved, successes = np.array(achieved), np.zeros(len(actions), bool)
+    if isinstance(task, GoalTask):
+        complete = np.array(reported, bool) if len(reported) == len(actions) else None
+        successes = task.episode_success(all_achieved, goal, complete)
+    return Episode(
+        obs=np.array(obs),
+        action=np.array(actions),
+        achieved=all_achieved,
+        goal=goal,
+        length=np.int32(len(actions)),
+        terminated=np.bool_(terminated),
+        success=successes,
+        reward=np.array(rewards, np.float32),
+    )
 
 
 def _exit_with_parent() -> None:
@@ -150,10 +151,10 @@ def main(fd: int) -> None:
             if version != current:
                 current, policies = version, {}
             if policy is not None:
-                policies[job.who] = pickle.loads(policy)
-            answer: tuple[str, Played | str]
+                policies[job.policy] = pickle.loads(policy)
+            answer: tuple[str, Episode | str]
             try:
-                answer = ("played", play(task, env, policies.get(job.who), job))
+                answer = ("played", play(task, env, policies.get(job.policy), job))
             except Exception as error:
                 answer = ("error", one_line(error))
             connection.send(answer)

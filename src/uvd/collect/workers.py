@@ -21,9 +21,10 @@ from itertools import count
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from uvd.collect.worker import Job, Played
+from uvd.collect.worker import Job
+from uvd.core.episode import Episode
+from uvd.core.errors import UserError
 from uvd.core.policy import Policy
-from uvd.errors import UserError
 from uvd.tasks.goalenv import EnvTask, one_line
 
 DEATHS = 3  # so often may the workers of one episode die
@@ -71,9 +72,9 @@ class _Worker:
     def give(self, index: int, job: Job, policies: Policies) -> None:
         if self.version != policies.version:
             self.version, self.holds = policies.version, set()
-        new = bool(policies.packed) and job.who not in self.holds
-        self.connection.send((policies.version, policies.packed[job.who] if new else None, job))
-        self.holds.add(job.who)
+        new = bool(policies.packed) and job.policy not in self.holds
+        self.connection.send((policies.version, policies.packed[job.policy] if new else None, job))
+        self.holds.add(job.policy)
         self.job = index
 
     def close(self) -> str:
@@ -117,7 +118,7 @@ class Workers:
         self._thread = self._thread or ThreadPoolExecutor(1)
         return self._thread.submit(work)
 
-    def play(self, jobs: Sequence[Job], policies: Policies) -> list[Played]:
+    def play(self, jobs: Sequence[Job], policies: Policies) -> list[Episode]:
         """The episodes of these jobs, in their order."""
         with self._lock:
             try:
@@ -141,8 +142,8 @@ class Workers:
             self._drop(worker)
         self._closing = False
 
-    def _play(self, jobs: Sequence[Job], policies: Policies) -> list[Played]:
-        done: dict[int, Played] = {}
+    def _play(self, jobs: Sequence[Job], policies: Policies) -> list[Episode]:
+        done: dict[int, Episode] = {}
         todo = deque(range(len(jobs)))
         deaths: Counter[int | None] = Counter()
 

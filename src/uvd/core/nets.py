@@ -1,11 +1,15 @@
-"""Making networks: the JAX half of `policy.MLP`."""
+"""Making networks and their optimisers: the JAX half of `policy.MLP`."""
 
 import itertools
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from uvd.core.policy import MLP, mlp
+
+OptimiserName = Literal["adam", "rmsprop"]
 
 
 def init_mlp(
@@ -38,11 +42,26 @@ def init_twin(
     return jax.vmap(lambda k: init_mlp(k, sizes, last_scale, last_bias))(jax.random.split(key))
 
 
-def twin(net: MLP, x: jax.Array, normed: bool = False) -> jax.Array:
+def twin(net: MLP, x: jax.Array, layer_norm: bool = False) -> jax.Array:
     """Both critics' outputs, `[2, batch]`."""
-    return jax.vmap(lambda one: mlp(one, x, normed))(net)[..., 0]
+    return jax.vmap(lambda one: mlp(one, x, layer_norm))(net)[..., 0]
 
 
 def polyak(target: MLP, online: MLP, tau: jax.Array | float) -> MLP:
     """The slow copy, moved a share `tau` towards the online one."""
     return jax.tree.map(lambda t, o: t + tau * (o - t), target, online)
+
+
+def make_optimiser(
+    name: OptimiserName, rate: float, half: int = 0, l2: float = 0.0
+) -> optax.GradientTransformation:
+    """The optimiser of that name, its rate halved after `half` updates (0: it stays).
+
+    `l2` is the weight of an L2 penalty on the parameters.
+    """
+    schedule = (lambda n: rate / (1 + n / half)) if half else rate
+    if name == "adam":
+        optimiser = optax.adam(schedule)
+    else:  # as PyTorch has it, which the paper's code ran on
+        optimiser = optax.rmsprop(schedule, decay=0.99, eps=1e-8, eps_in_sqrt=False)
+    return optax.chain(optax.add_decayed_weights(l2), optimiser) if l2 else optimiser

@@ -5,7 +5,7 @@ import numpy as np
 from uvd.core.policy import Norm
 
 FLOOR = 1e-3  # a feature that moves less than this share of the widest one counts as dead
-FAST = 20.0  # standard deviations of random play: a runner's speed is far from it
+FAR_CLIP = 20.0  # in standard deviations of random play: a trained runner's speed lies far outside
 
 
 def ranges(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +28,7 @@ def _no_dead(scale: np.ndarray) -> np.ndarray:
     return np.where(scale < FLOOR * widest, widest, scale)
 
 
-def live_features(x: np.ndarray) -> tuple[int, ...]:
+def varying_columns(x: np.ndarray) -> tuple[int, ...]:
     """The columns that move at all: a density over the others would be unbounded."""
     spread = x.max(0) - x.min(0)
     widest = max(float(spread.max(initial=0.0)), 1e-6)
@@ -47,10 +47,10 @@ def find_achieved(obs: np.ndarray, achieved: np.ndarray) -> np.ndarray | None:
 def fit_norm(obs: np.ndarray, achieved: np.ndarray, goals: np.ndarray) -> Norm:
     """Ranges of rows of observations, and of goals both achieved and asked for.
 
-    Without goals, where rewards are learned from, observations go by their spread: nets that read
-    larger numbers learned to walk sooner (docs/experiments.md).
+    Without goals, where rewards are learned from, observations go by their standard deviation: nets
+    that read larger numbers learned to walk sooner.
     """
-    goal_ranges = ranges(np.concatenate([achieved, goals]))
-    own, far = (ranges(obs), None) if achieved.size else (spreads(obs), np.float32(FAST))
-    shift_scale = (column.astype(np.float32) for column in (*own, *goal_ranges))
-    return Norm(*shift_scale)._replace(seen=find_achieved(obs, achieved), far=far)
+    obs_range, clip = (ranges(obs), None) if achieved.size else (spreads(obs), np.float32(FAR_CLIP))
+    columns = (*obs_range, *ranges(np.concatenate([achieved, goals])))
+    norm = Norm(*(column.astype(np.float32) for column in columns))
+    return norm._replace(achieved_columns=find_achieved(obs, achieved), obs_clip=clip)

@@ -7,7 +7,7 @@ simulator can act without loading a learner.
 from typing import Any, NamedTuple
 
 Array = Any  # a NumPy or a JAX array: both answer `__array_namespace__`
-FAR = 5.0  # where features are cut, in half-ranges, unless their norm says otherwise
+FEATURE_CLIP = 5.0  # features are clipped here, in half-ranges, unless their norm says otherwise
 
 
 class MLP(NamedTuple):
@@ -22,14 +22,11 @@ def leaky_relu(x: Array) -> Array:
     return 0.505 * x + 0.495 * abs(x)
 
 
-def mlp(net: MLP, x: Array, normed: bool = False) -> Array:
-    """Leaky-ReLU layers and a linear last one (the paper's Tables 1 and 2).
-
-    `normed`: each hidden layer has mean 0 and deviation 1 before it bends (layer normalisation).
-    """
+def mlp(net: MLP, x: Array, layer_norm: bool = False) -> Array:
+    """Leaky-ReLU layers and a linear last one (the paper's Tables 1 and 2)."""
     for w, b in zip(net.weights[:-1], net.biases[:-1], strict=True):
         x = x @ w + b
-        if normed:
+        if layer_norm:
             x = (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + 1e-5) ** 0.5
         x = leaky_relu(x)
     return x @ net.weights[-1] + net.biases[-1]
@@ -38,61 +35,52 @@ def mlp(net: MLP, x: Array, normed: bool = False) -> Array:
 class Norm(NamedTuple):
     """Where features lie and how wide they are: `(x - shift) / scale` is of about unit size."""
 
-    obs_shift: Array
-    obs_scale: Array
-    goal_shift: Array
-    goal_scale: Array
-    seen: Array | None = None  # where the observation shows the achieved goal, if it does
-    far: Array | None = None  # where observations are cut (None: at `FAR`)
+    obs_shift: Array  # [obs]
+    obs_scale: Array  # [obs]
+    goal_shift: Array  # [goal]
+    goal_scale: Array  # [goal]
+    achieved_columns: Array | None = None  # [goal], the observation's columns of the achieved goal
+    obs_clip: Array | None = None  # where observations are clipped (None: at `FEATURE_CLIP`)
 
 
 def achieved_in(norm: Norm, obs: Array) -> Array:
     """The achieved goal, read off the observation; without one, the middle of the goals' range."""
-    return norm.goal_shift if norm.seen is None else obs[..., norm.seen]
+    return norm.goal_shift if norm.achieved_columns is None else obs[..., norm.achieved_columns]
 
 
 class Policy(NamedTuple):
-    """mu(s; g): what an actor needs and nothing else."""
+    """mu(s; g): what acting needs and nothing else."""
 
     net: MLP
     norm: Norm
-    log_std: Array | None = None  # of actions drawn around mu while collecting; None: exploration
-    noise: Array | None = None  # exploration's, where it changes while learning
+    log_std: Array | None = None  # [action], of a Gaussian policy while it collects experience
 
 
 def greedy(policy: Policy) -> Policy:
-    """The same policy without what it explores by."""
-    return Policy(policy.net, policy.norm)
+    """The same policy without its noise."""
+    return policy._replace(log_std=None)
 
 
 def normalised(norm: Norm, obs: Array) -> Array:
-    """An observation as nets read it.
-
-    What random roll-outs never showed (an object that falls from the table) is cut. A norm of fewer
-    numbers than the observation has is for its first ones.
-    """
-    far = FAR if norm.far is None else norm.far
-    obs = obs[..., : norm.obs_shift.shape[-1]]
-    return obs.__array_namespace__().clip((obs - norm.obs_shift) / norm.obs_scale, -far, far)
+    """An observation as nets read it, clipped far outside the range that random roll-outs showed
+    (an object that falls from the table)."""
+    clip = FEATURE_CLIP if norm.obs_clip is None else norm.obs_clip
+    return obs.__array_namespace__().clip((obs - norm.obs_shift) / norm.obs_scale, -clip, clip)
 
 
 def features(norm: Norm, obs: Array, goal: Array) -> Array:
-    """The input that actor, critic and density share: the observation, and how far the goal is.
-
-    A norm without goals is of a net that reads none, whatever is asked for.
-    """
+    """The input of actor, critic and density: the observation, and how far away the goal is."""
     xp = obs.__array_namespace__()
-    goal = goal[..., : norm.goal_shift.shape[-1]]
-    gap = xp.clip((goal - achieved_in(norm, obs)) / norm.goal_scale, -FAR, FAR)
-    return xp.concat([normalised(norm, obs), gap], axis=-1)
+    gap = (goal - achieved_in(norm, obs)) / norm.goal_scale
+    return xp.concat([normalised(norm, obs), xp.clip(gap, -FEATURE_CLIP, FEATURE_CLIP)], axis=-1)
 
 
-def leaning(policy: Policy, obs: Array, goal: Array) -> Array:
+def pre_tanh(policy: Policy, obs: Array, goal: Array) -> Array:
     """The net's output, whose tanh is the action."""
     return mlp(policy.net, features(policy.norm, obs, goal))
 
 
 def act(policy: Policy, obs: Array, goal: Array) -> Array:
     """The deterministic action in [-1, 1] for one observation or a batch of them."""
-    x = leaning(policy, obs, goal)
+    x = pre_tanh(policy, obs, goal)
     return x.__array_namespace__().tanh(x)

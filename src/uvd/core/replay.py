@@ -10,31 +10,12 @@ Row numbers count every row ever written; a row's place is its number modulo the
 them (the paper's short replay memory) are a slice of the same ring.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-Array = Any  # of JAX or NumPy
-Record = dict[str, np.ndarray]  # episodes of one seed, by the names of `Episode`
-
-
-class Episode(NamedTuple):
-    """One roll-out, padded to the task's horizon T."""
-
-    obs: Array  # [T + 1, obs]
-    action: Array  # [T, action]
-    achieved: Array  # [T + 1, goal]
-    goal: Array  # [goal], the intended one
-    length: Array  # transitions that really happened
-    terminated: Array  # whether the last of them ended the task (a time limit does not)
-    reached: Array  # whether the intended goal was achieved at any step
-    reward: Array = None  # [T], the task's own; None or zeros where goals decide
-
-
-_PER_STEP = {"obs": 1, "action": 0, "achieved": 1, "reward": 0}  # rows beyond the steps
+from uvd.core.episode import Episode
 
 
 class Ring(NamedTuple):
@@ -66,26 +47,30 @@ class Batch(NamedTuple):
     next_achieved: jax.Array
     goal: jax.Array
     terminated: jax.Array
-    reward: Array = 0.0  # the task's own; zero where it follows from the goal
+    reward: jax.Array  # the task's own; zero where it follows from the goal
 
 
 def init_ring(capacity: int, obs_dim: int, action_dim: int, goal_dim: int) -> Ring:
     """An empty ring of `capacity` rows."""
+
+    def column(kind: type, *shape: int) -> jax.Array:
+        return jnp.zeros((capacity, *shape), kind)
+
     zero = jnp.zeros((), jnp.int32)
     return Ring(
-        jnp.zeros((capacity, obs_dim)),
-        jnp.zeros((capacity, action_dim)),
-        jnp.zeros((capacity, goal_dim)),
-        jnp.zeros((capacity, goal_dim)),
-        jnp.zeros(capacity, bool),
-        jnp.zeros(capacity, bool),
-        jnp.zeros(capacity, jnp.int32),
-        jnp.zeros(capacity, jnp.int32),
-        jnp.zeros(capacity, jnp.int32),
-        zero,
-        zero,
-        zero,
-        jnp.zeros(capacity),
+        obs=column(float, obs_dim),
+        action=column(float, action_dim),
+        achieved=column(float, goal_dim),
+        goal=column(float, goal_dim),
+        terminated=column(bool),
+        reached=column(bool),
+        steps_left=column(int),
+        steps_done=column(int),
+        order=column(int),
+        rows_written=zero,
+        first=zero,
+        last=zero,
+        reward=column(float),
     )
 
 
@@ -107,7 +92,6 @@ def insert(ring: Ring, episode: Episode) -> Ring:
         return column.at[at].set(values.astype(column.dtype), mode="drop")
 
     action = jnp.concatenate([episode.action, jnp.zeros_like(episode.action[:1])])
-    reward = jnp.zeros(len(t) - 1) if episode.reward is None else episode.reward
     order_at = jnp.where(t < length, (ring.last + t) % capacity, capacity)
     return Ring(
         put(ring.obs, episode.obs),
@@ -115,14 +99,14 @@ def insert(ring: Ring, episode: Episode) -> Ring:
         put(ring.achieved, episode.achieved),
         put(ring.goal, jnp.broadcast_to(episode.goal, episode.achieved.shape)),
         put(ring.terminated, episode.terminated & (t == length - 1)),
-        put(ring.reached, jnp.broadcast_to(episode.reached, t.shape)),
+        put(ring.reached, jnp.broadcast_to(episode.success.any(), t.shape)),
         put(ring.steps_left, length - t),
         put(ring.steps_done, t),
         put(ring.order, row, order_at),
         ring.rows_written + rows,
         ring.first + overwritten,
         ring.last + length,
-        put(ring.reward, jnp.append(reward, 0.0)),
+        put(ring.reward, jnp.append(episode.reward, 0.0)),
     )
 
 
@@ -192,35 +176,3 @@ def past_kept(ring: Ring, row: jax.Array) -> jax.Array:
     capacity = len(ring.order)
     age = (ring.rows_written - 1 - row) % capacity  # 0: the newest row
     return jnp.minimum(ring.steps_done[row], capacity - 1 - age)
-
-
-def records(episodes: Episode) -> list[Record]:
-    """Stacked episodes `[seed, episode, ...]` as a record a seed, without their padding."""
-    out = []
-    for seed in range(len(episodes.length)):
-        given = {name: x for name, x in episodes._asdict().items() if x is not None}
-        one = {name: np.asarray(x[seed]) for name, x in given.items()}
-        one = {name: x[one["length"] > 0] for name, x in one.items()}
-        longest = int(one["length"].max(initial=0))
-        for name in one.keys() & _PER_STEP.keys():
-            one[name] = one[name][:, : longest + _PER_STEP[name]]
-        out.append(one)
-    return out
-
-
-def stacked(seeds: Sequence[Record], horizon: int) -> Episode:
-    """The episodes of a record a seed, padded to the horizon and to the same number.
-
-    A record from before rewards were kept has none: they were all zero.
-    """
-    seeds = [{"reward": np.zeros(r["action"].shape[:2], np.float32), **r} for r in seeds]
-    number = max(len(record["length"]) for record in seeds)
-    full = {}
-    for name, x in seeds[0].items():
-        per_step = name in _PER_STEP
-        inner = (horizon + _PER_STEP[name], *x.shape[2:]) if per_step else x.shape[1:]
-        full[name] = np.zeros((len(seeds), number, *inner), x.dtype)
-        for seed, record in enumerate(seeds):
-            inside = tuple(slice(n) for n in record[name].shape)
-            full[name][seed][inside] = record[name]
-    return Episode(**full)

@@ -24,9 +24,9 @@ from rich.table import Table
 
 from uvd import __version__
 from uvd.api import file_name
-from uvd.errors import Stopped, UserError, nearest
+from uvd.core.errors import Stopped, UserError, nearest
 from uvd.experiments import curves, statistics
-from uvd.loop import make_config
+from uvd.training.loop import make_config
 from uvd.runs import Run
 
 COMPILE = 20.0  # seconds to compile a run: only to announce the time
@@ -91,7 +91,8 @@ def reported(run: Run) -> bool:
 
 def complete(run: Run) -> bool:
     """Whether the run need not be trained: its last report is there, and the checkpoint of it."""
-    return reported(run) and (run.path / "checkpoints" / str(run.rows()[-1]["step"])).is_dir()
+    checkpoints = run.path / "checkpoints"
+    return reported(run) and (checkpoints / f"{run.rows()[-1]['step']}.safetensors").exists()
 
 
 def train_all(jobs: Sequence[Job], folder: Path, at_once: int = 1) -> list[Path]:

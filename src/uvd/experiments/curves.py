@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from uvd.demos import Demos
-from uvd.errors import UserError, nearest
+from uvd.demos.memory import Demos
+from uvd.demos.select import DemoSettings
+from uvd.core.errors import UserError, nearest
 from uvd.experiments import statistics
 from uvd.runs import Run
-from uvd.settings import DemoSettings, build, flatten
+from uvd.settings import build, flatten
 
 # Okabe and Ito's palette, which colour-blind readers tell apart. An algorithm keeps its colours in
 # every figure: the first is its own, the others are for variants (HER: one for each strategy).

@@ -19,13 +19,13 @@ from uvd.api import file_name
 from uvd.collect.worker import PROBE
 from uvd.collect.worker import Job as Play
 from uvd.collect.workers import Policies, Workers
-from uvd.demos import digest
-from uvd.errors import UserError
+from uvd.demos.memory import digest
+from uvd.core.errors import UserError
 from uvd.experiments import batch, curves, statistics
 from uvd.experiments.batch import AT_ONCE, Health, Job, Sheet
-from uvd.formats import load_demos
-from uvd.loop import find_task
-from uvd.program import RANDOM, random_rollouts
+from uvd.demos.files import load_demos
+from uvd.training.loop import find_task
+from uvd.training.on_device import RANDOM, random_rollouts
 from uvd.runs import Run
 from uvd.tasks import Task
 

@@ -15,15 +15,16 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from uvd import api
-from uvd.demos import Trajectory, select
-from uvd.errors import UserError
+from uvd.demos.memory import Trajectory
+from uvd.demos.select import select
+from uvd.core.errors import UserError
 from uvd.experiments import batch
 from uvd.experiments.batch import AT_ONCE, Job, Sheet
 from uvd.experiments.pointloop import make_demos, visited
 from uvd.experiments.statistics import energy_distance
-from uvd.formats import load_demos as load_shown
-from uvd.formats import write_npz
-from uvd.program import random_rollouts
+from uvd.demos.files import load_demos as load_shown
+from uvd.demos.write import write_npz
+from uvd.training.on_device import random_rollouts
 from uvd.tasks import make_task
 
 TASK = "PointLoop-v0"

@@ -22,9 +22,9 @@ from uvd.collect import worker
 from uvd.collect.device import Exploration, explore, rollouts
 from uvd.collect.worker import EVAL, Job
 from uvd.core.policy import Policy, act
-from uvd.errors import UserError
+from uvd.core.errors import UserError
 from uvd.experiments.curves import run_labels, save
-from uvd.host import Lagged
+from uvd.training.on_workers import Lagged
 from uvd.runs import Run
 from uvd.settings import override
 from uvd.tasks import TASKS, point

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.demos import Trajectory
+from uvd.demos.memory import Trajectory
 from uvd.tasks import make_task
 from uvd.tasks.pointloop import Runner, expert
 
 
 def make_demos(trajectories: int = 4, seed: int = 0) -> list[Trajectory]:
-    """The scripted expert's episodes, as `uvd.formats` writes them."""
+    """The scripted expert's episodes, as `uvd.demos.write` writes them."""
     task = make_task("PointLoop-v0")
     reward = task.reward
     assert reward is not None

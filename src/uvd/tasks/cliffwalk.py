@@ -1,27 +1,27 @@
 """The cliff walk of the paper's Figure 1 as a table: dynamics, exact values and success, roll-outs.
 
-The agent starts bottom left and wants to be bottom right; the bottom row between is a cliff. A move
-slips to either side, so the short way along the edge is the risky one (paper, section 3.1). Goals
-are cells: the achieved goal is the cell after the step, and the dynamics never depend on the goal.
+The agent starts at the bottom left, its goal is at the bottom right, and the cells between are a
+cliff. A move slips to either side, so the short way along the edge is risky (paper, section 3.1).
+Goals are cells: the achieved goal is the cell after the step; dynamics never depend on the goal.
 
 Arrays are indexed in this order: s (cell), a (action), p (next cell), g (goal). So ``P[s, a, p]``,
 ``Q[s, a, g]``, ``policy[s, a, g]`` (probabilities) and ``model[s, a, p, g]``, the dynamics that a
-learner believes in while it pursues g. Only NumPy: small enough for linear solves.
+learner estimates for goal g. NumPy alone: the problem is small enough for linear solves.
 
-How the defaults were chosen: 4 x 6 is small enough to count every cell well, with two rows beyond
-the edge and an edge long enough to cost a quarter of the success at slip 0.2. At γ = 0.97 the noise
-of a finite sample left the success of UVD as it is at slips 0.1, 0.2 and 0.3 (20 seeds each); at
-0.96 and 0.98 a riskier policy is nearly as good, and noise moved success by up to 2 and 0.5 points.
-50 steps are enough for the safest way, which leans on the walls and lets the slips do the walking.
+The defaults: on 4 x 6 cells every cell is visited often, there are two rows above the edge, and
+walking along the edge costs a quarter of the success at slip 0.2. At γ = 0.97 the noise of a finite
+sample did not change UVD's success at slips 0.1, 0.2 and 0.3 (20 seeds each); at 0.96 and 0.98 a
+riskier policy is nearly as good, and noise changed success by up to 2 and 0.5 points. The safest
+policy moves against walls and waits for slips; 50 steps are enough for it.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from uvd.errors import UserError
+from uvd.core.config import Count, Discount, Range, Share, validate
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -35,25 +35,14 @@ _MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1), (0, 0)])
 class Grid:
     """A cliff walk. Cells are numbered row by row from the top left."""
 
-    rows: int = 4
-    """Height; the bottom row holds start, cliff and goal."""
-    cols: int = 6
-    """Width; the cliff is cols - 2 cells long."""
-    slip: float = 0.2
-    """Probability that a move goes sideways, half of it to each side; `stay` never slips."""
-    gamma: float = 0.97
-    """Discount."""
-    horizon: int = 50
-    """Steps in an episode; time runs out, it never terminates."""
+    rows: Annotated[int, Range(2)] = 4  # the bottom one holds start, cliff and goal
+    cols: Annotated[int, Range(3)] = 6  # the cliff is cols - 2 cells long
+    slip: Share = 0.2  # probability that a move goes sideways, half to each side; `stay` never does
+    gamma: Discount = 0.97
+    horizon: Count = 50  # steps in an episode, which never ends before
 
     def __post_init__(self) -> None:
-        if self.rows < 2 or self.cols < 3:
-            raise UserError(f"a cliff needs rows >= 2 and cols >= 3, got {self.rows} x {self.cols}")
-        if not (0 <= self.slip <= 1 and 0 <= self.gamma < 1 and self.horizon >= 1):
-            raise UserError(
-                f"need 0 <= slip <= 1, 0 <= gamma < 1 and horizon >= 1, got slip {self.slip}, "
-                f"gamma {self.gamma}, horizon {self.horizon}"
-            )
+        validate(self)
 
     @property
     def cells(self) -> int:
@@ -69,7 +58,7 @@ class Grid:
 
     @property
     def cliff(self) -> Index:
-        """Cells that swallow the agent: the achieved goal of who fell is this cell for ever."""
+        """Absorbing cells: an agent that falls achieves no other goal in its episode."""
         return np.arange(self.start + 1, self.goal)
 
     @property
@@ -84,7 +73,7 @@ class Grid:
 
 
 def transitions(grid: Grid) -> Array:
-    """Dynamics ``P[s, a, p]``."""
+    """The dynamics ``P[s, a, p]``."""
     cell = np.arange(grid.cells)
     place = np.stack(np.divmod(cell, grid.cols), -1)[:, None] + _MOVES
     row, col = np.clip(place, 0, (grid.rows - 1, grid.cols - 1)).transpose(2, 0, 1)
@@ -119,14 +108,14 @@ def evaluate(model: Array, reward: Array, policy: Array, gamma: float) -> Array:
 def solve(model: Array, reward: Array, gamma: float) -> Array:
     """Optimal ``Q[s, a, g]`` by policy iteration; exact up to rounding.
 
-    Rows of `model` may sum to less than one: where there are no data, the future is worth nothing.
+    Rows of `model` may sum to less than one: without data, the future has the value zero.
     """
     best = reward.argmax(1)
     while True:
         policy = np.moveaxis(np.eye(reward.shape[1])[best], -1, 1)
         values = evaluate(model, reward, policy, gamma)
         q: Array = reward + gamma * np.einsum("sapg,pg->sag", model, values)
-        # Only a real gain counts, or rounding would make equal actions take turns for ever.
+        # Only a gain beyond rounding counts: else equally good actions could alternate for ever.
         better = q.max(1) > np.take_along_axis(q, best[:, None], 1)[:, 0] + 1e-12
         if not better.any():
             return q
@@ -146,13 +135,13 @@ def true_model(grid: Grid) -> Array:
 
 
 def greedy(q: Array) -> Array:
-    """Greedy ``policy[s, a, g]``; equal actions share the probability, so no order is preferred."""
+    """The greedy ``policy[s, a, g]``; equally good actions get the same probability."""
     ties = q >= q.max(1, keepdims=True) - 1e-9
     return ties / ties.sum(1, keepdims=True)
 
 
 class Success(NamedTuple):
-    """Probability of being at the goal at the last step, and of ever having been there."""
+    """Probability that the agent is at the goal after the last step, and that it ever was."""
 
     final: float
     ever: float
@@ -163,10 +152,8 @@ def success(grid: Grid, policy: Array) -> Success:
     step = _steps(grid, policy)
     stop = step.copy()
     stop[grid.goal] = np.eye(grid.cells)[grid.goal]
-    final, ever = (
-        np.linalg.matrix_power(m, grid.horizon)[grid.start, grid.goal] for m in (step, stop)
-    )
-    return Success(float(final), float(ever))
+    powers = [np.linalg.matrix_power(m, grid.horizon) for m in (step, stop)]
+    return Success(*(float(power[grid.start, grid.goal]) for power in powers))
 
 
 def flow(grid: Grid, policy: Array) -> Array:
@@ -181,6 +168,7 @@ def flow(grid: Grid, policy: Array) -> Array:
 
 
 def _steps(grid: Grid, policy: Array) -> Array:
+    """Probabilities ``[s, p]`` of a step of the policy for the true goal."""
     return np.einsum("sap,sa->sp", transitions(grid), policy[..., grid.goal])
 
 
@@ -195,12 +183,12 @@ class Episodes(NamedTuple):
 def simulate(
     grid: Grid, policy: Array, goals: Index, epsilon: float, rng: np.random.Generator
 ) -> Episodes:
-    """Play one episode for each of `goals` with an ε-greedy goal-conditioned policy."""
+    """One episode for each of `goals` with an ε-greedy goal-conditioned policy."""
     behaviour = (1 - epsilon) * policy + epsilon / len(ACTIONS)
     P = transitions(grid)
     landing = np.argsort(-P, axis=-1, kind="stable")[..., :3]  # a move has three outcomes at most
-    action_cdf = _cdf(behaviour.transpose(0, 2, 1))
-    landing_cdf = _cdf(np.take_along_axis(P, landing, -1))
+    action_cdf = cumulative(behaviour.transpose(0, 2, 1)).reshape(-1, len(ACTIONS))
+    landing_cdf = cumulative(np.take_along_axis(P, landing, -1)).reshape(-1, 3)
     states = np.empty((grid.horizon + 1, len(goals)), np.int64)
     actions = np.empty((grid.horizon, len(goals)), np.int64)
     states[0] = grid.start
@@ -211,15 +199,15 @@ def simulate(
     return Episodes(states.T.copy(), actions.T.copy(), goals)
 
 
-def _cdf(probabilities: Array) -> Array:
-    """Cumulative rows, a row per leading index, without the last column, which is one."""
+def cumulative(probabilities: Array) -> Array:
+    """Cumulative probabilities along the last axis."""
     total = probabilities.cumsum(-1)
     # Divided by the total, so that rounding never lets an outcome of probability zero be drawn.
-    return (total / total[..., -1:])[..., :-1].reshape(-1, probabilities.shape[-1] - 1)
+    return total / total[..., -1:]
 
 
 def _draw(cdf: Array, row: Index, rng: np.random.Generator) -> Index:
-    """One draw from each of the rows asked for."""
+    """One draw from each of those rows of cumulative probabilities."""
     u = rng.random(len(row))
     drawn = np.zeros(len(row), np.int64)
     for column in np.ascontiguousarray(cdf.T):

@@ -1,21 +1,23 @@
-"""The Fetch robot's push and slide: gymnasium-robotics' tasks bit for bit, at twice its speed.
+"""The Fetch robot's push and slide: gymnasium-robotics' tasks bit for bit, at twice their speed.
 
 Importing this registers ``uvd/FetchPush-v4``, ``uvd/FetchSlide-v4`` and the paper's variants of
 them (Figure 2). Models, starts, goals, rewards and the random stream are those of
 gymnasium-robotics' version 4; with ``redraw=False`` every observation is the same to the last bit.
 
-What makes it fast is a light copy of the model in which hardly anything but the hand and the
-object can collide. A step of the light model is exact as long as nothing that it leaves out could
-touch; `_Clearance` says so from the positions at every substep, and where it cannot, the step is
-done again with the full model. docs/fetch.md tells why that is safe.
+It is fast because it simulates a light copy of the model, in which hardly anything but the hand and
+the object can collide. A step of the light model is exact if none of the contacts that it leaves
+out can occur. `_Clearance` checks this from the positions at every substep; where the check fails,
+the step is repeated with the full model. docs/fetch.md explains why that is safe.
 No JAX here: worker processes import this.
 """
 
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import reduce
 from importlib.util import find_spec
+from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,55 +27,34 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
-from uvd.errors import UserError, nearest
+from uvd.core.errors import UserError, nearest
+from uvd.tasks.noise import find_noise
 
 Array = NDArray[np.float64]
 Observation = dict[str, Array]
 
-# MuJoCo: from, and up to but without. Before 3.3.6 an observation changed the next step.
+# MuJoCo's first tested version and the first untested one. Before 3.3.6 an observation changed the
+# next step.
 SUPPORTED = ((3, 3, 6), (3, 12, 0))
 SUBSTEPS = 20
 HORIZON = 50
 
 
 class Setup(NamedTuple):
-    """What tells push from slide."""
+    """The differences between push and slide; lengths in metres."""
 
     model: str
-    base: tuple[float, ...]  # where the robot stands
-    object: tuple[float, ...]  # from where the object falls on the table, and how it is turned
+    base_x: float  # of the robot
+    object: tuple[float, float, float]  # from where it falls on the table
     extra_height: float  # of the gripper at the start
-    obj_range: float
-    target_range: float
-    target_offset: tuple[float, ...]
+    object_range: float  # of the object's start, in x and y
+    goal_range: float
+    goal_ahead: float  # of the goals' centre, in x
 
 
 SETUPS = {
-    "push": Setup(
-        "push.xml", (0.405, 0.48, 0.0), (1.25, 0.53, 0.4, 1.0, 0.0, 0.0, 0.0),
-        0.0, 0.15, 0.15, (0.0, 0.0, 0.0),
-    ),
-    "slide": Setup(
-        "slide.xml", (0.05, 0.48, 0.0), (1.7, 1.1, 0.41, 1.0, 0.0, 0.0, 0.0),
-        -0.02, 0.1, 0.3, (0.4, 0.0, 0.0),
-    ),
-}  # fmt: skip
-
-
-def paper_noise(action: Array) -> float:
-    """The paper's formula: sigma = |max(0, a - 0.5)|² / 2e."""
-    return float(np.sum(np.maximum(0.0, action - 0.5) ** 2)) / (2 * math.e)
-
-
-def code_noise(action: Array) -> float:
-    """The formula of the authors' released code: sigma = mean(a²) / e."""
-    return float(np.mean(action**2)) / math.e
-
-
-NOISES: dict[str, Callable[[Array], float] | None] = {
-    "none": None,
-    "paper": paper_noise,
-    "code": code_noise,
+    "push": Setup("push.xml", 0.405, (1.25, 0.53, 0.4), 0.0, 0.15, 0.15, 0.0),
+    "slide": Setup("slide.xml", 0.05, (1.7, 1.1, 0.41), -0.02, 0.1, 0.3, 0.4),
 }
 
 _LINK = "robot0:{}_link".format
@@ -83,19 +64,14 @@ _HAND = ("gripper", "r_gripper_finger", "l_gripper_finger")
 _TRUNK = ("torso_lift", "torso_fixed", "head_pan", "head_tilt")
 _FOOT = ("base", "laser", "estop")
 
-_TURN = np.array([1.0, 0.0, 1.0, 0.0])  # what upstream adds to the hand's at every step
+_TURN = np.array([1.0, 0.0, 1.0, 0.0])  # upstream adds it to the hand's rotation at every step
 _TINY = 4 * float(np.finfo(np.float64).eps)
-_STATE = (
-    mujoco.mjtState.mjSTATE_FULLPHYSICS.value
-    | mujoco.mjtState.mjSTATE_WARMSTART.value
-    | mujoco.mjtState.mjSTATE_CTRL.value
-    | mujoco.mjtState.mjSTATE_MOCAP_POS.value
-    | mujoco.mjtState.mjSTATE_MOCAP_QUAT.value
-)
+_FULL_STATE = ("FULLPHYSICS", "WARMSTART", "CTRL", "MOCAP_POS", "MOCAP_QUAT")
+_STATE = reduce(or_, (getattr(mujoco.mjtState, f"mjSTATE_{name}").value for name in _FULL_STATE))
 
 
 def check_mujoco(version: str) -> None:
-    """Refuses a MuJoCo with which the observations are not upstream's, or nobody has looked."""
+    """Refuses a MuJoCo whose observations differ from upstream's or were never compared."""
     low, high = SUPPORTED
     if not low <= tuple(int(n) for n in re.findall(r"\d+", version)[:3]) < high:
         low_, high_ = (".".join(map(str, v)) for v in SUPPORTED)
@@ -118,16 +94,17 @@ def _model_path(name: str) -> str:
 
 
 def _light(path: str) -> mujoco.MjModel:
-    """The model without the collisions that are rare, and without the cameras' massless bodies.
+    """The model without rare collisions and without the cameras' massless bodies.
 
-    Hand and base still meet table, floor and object, and shoulder, wrist and hand each other.
+    Hand and base still collide with table, floor and object; shoulder, wrist and hand with each
+    other.
     """
     spec = mujoco.MjSpec.from_file(path)
 
     def delete(thing: Any) -> None:
         thing.delete() if hasattr(thing, "delete") else spec.delete(thing)  # by MuJoCo's version
 
-    # What may touch: contype of one in conaffinity of the other. All else has 1 and 1.
+    # Two geoms collide if contype of one is in conaffinity of the other. All others have 1 and 1.
     solid = {_LINK("base"): (0, 1)} | {_LINK(link): (0, 3) for link in _HAND}
     solid |= {_LINK("wrist_roll"): (0, 2)} | {_LINK(link): (2, 0) for link in _SHOULDER}
     for geom in list(spec.geoms):
@@ -143,7 +120,7 @@ def _light(path: str) -> mujoco.MjModel:
 
 
 def _corners(model: mujoco.MjModel, geom: int) -> Array:
-    """Points whose convex hull holds the geom, in its own frame."""
+    """Points whose convex hull contains the geom, in its own frame."""
     if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_MESH:
         mesh = model.geom_dataid[geom]
         begin = model.mesh_vertadr[mesh]
@@ -156,14 +133,14 @@ def _corners(model: mujoco.MjModel, geom: int) -> Array:
 
 
 class _Clearance:
-    """Whether a step of the light model missed no contact, from the positions it went through.
+    """Decides from the positions of a step whether the light model missed no contact in it.
 
-    A row holds the positions of the joints, up to the object's place, and of the bodies of the arm
-    and the hand at one substep. Each link lies within a sphere around its body. What could touch
-    is kept apart by bounds on the numbers of a row.
+    A row holds the positions of the joints, up to the object's, and of the bodies of the arm and
+    the hand at one substep. Each link lies within a sphere around its body. Bounds on the numbers
+    of a row keep links apart that could touch.
     """
 
-    # Within these the arm down to the elbow is off the trunk, and the arm is off itself.
+    # Within these the arm down to the elbow cannot touch the trunk, nor the arm itself.
     JOINTS = {  # noqa: RUF012
         "torso_lift": (-0.005, 0.02),
         "head_pan": (-0.02, 0.02),
@@ -177,9 +154,9 @@ class _Clearance:
         "r_gripper_finger": (-0.02, 0.06),
         "l_gripper_finger": (-0.02, 0.06),
     }
-    RAISED, AHEAD = -0.95, 0.4  # an arm lifted beyond the first must pan less than the second
+    RAISED, AHEAD = -0.95, 0.4  # if the lift is below the first, |pan| must be below the second
     PLANE = 0.49  # the arm stays above this height and the object below; the table's top is at 0.4
-    MARGIN = 0.01  # contacts begin at 0.001; the rest is for what head and torso may move
+    MARGIN = 0.01  # contacts begin at 0.001; the rest allows for movements of head and torso
     WRIST = 0.15  # radius at the wrist of the cone around the gripper, which is wider than the hand
 
     def __init__(self, full: mujoco.MjModel, data: mujoco.MjData) -> None:
@@ -195,7 +172,7 @@ class _Clearance:
             return _corners(full, geom.id) @ turn.reshape(3, 3).T + geom.pos
 
         def extent(links: tuple[str, ...], axis: int) -> float:
-            """How far links that hardly move reach along an axis."""
+            """The largest coordinate of links that hardly move, along an axis."""
             bodies = [(link, data.body(_LINK(link))) for link in links]
             ends = [hull(link) @ b.xmat.reshape(3, 3)[axis] + b.xpos[axis] for link, b in bodies]
             return float(np.concatenate(ends).max())
@@ -213,7 +190,7 @@ class _Clearance:
         radius = {link: float(np.linalg.norm(hull(link), axis=1).max()) for link in links}
         for k, link in enumerate(_ARM):
             above(joints + 3 * k + 2, self.PLANE + radius[link])
-        # The gripper lies within a cone between its body and the wrist's, of radii that follow.
+        # The gripper lies within a cone between its body and the wrist's; its radii:
         x, y, z = hull("gripper").T
         along = 1 + x / full.body(_LINK("gripper")).pos[0]
         aside = np.hypot(y, z)
@@ -248,12 +225,11 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         reward_type: str = "sparse",
         render_mode: str | None = None,
     ) -> None:
-        """`redraw`: draw again where the start already satisfies the goal; off is upstream."""
+        """`redraw`: draw start and goal again if the start is a success; upstream does not."""
         check_mujoco(mujoco.__version__)
         _choose(task, SETUPS, "task")
-        _choose(noise, NOISES, "noise")
         _choose(reward_type, ("sparse", "dense"), "reward_type")
-        self.setup, self.sigma, self.redraw = SETUPS[task], NOISES[noise], redraw
+        self.setup, self.sigma, self.redraw = SETUPS[task], find_noise(noise), redraw
         self.distance_threshold, self.reward_type = distance_threshold, reward_type
         self.render_mode = render_mode
         self._renderer: Any = None
@@ -277,8 +253,8 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         # The gripper moves into position once; episodes start from there.
         full, data = self._full, self._full_data
         self._object = full.joint("object0:joint").qposadr[0]
-        data.qpos[:3] = self.setup.base
-        data.qpos[self._object :] = self.setup.object
+        data.qpos[:3] = (self.setup.base_x, 0.48, 0.0)
+        data.qpos[self._object :] = (*self.setup.object, 1.0, 0.0, 0.0, 0.0)
         mujoco.mj_forward(full, data)
         grip = data.site("robot0:grip")
         ahead = np.array([-0.498, 0.005, -0.431 + self.setup.extra_height])
@@ -289,7 +265,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         self._start_grip = grip.xpos.copy()
         self._height = float(data.site("object0").xpos[2])
         self._clearance = _Clearance(full, data)
-        self._far = True  # whether the last step left everything clear
+        self._clear = True  # whether the clearance held at the end of the last step
 
         data, model = self._data, self._model
         self._qpos, self._qvel = data.qpos, data.qvel
@@ -312,7 +288,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Puts the object somewhere near the gripper and draws a goal."""
+        """Draws the object's place near the gripper, and a goal."""
         super().reset(seed=seed)
         while True:
             self._place()
@@ -326,23 +302,23 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         mujoco.mj_resetData(self._model, self._data)
         self._data.time = self._start_time
         self._qpos[:], self._qvel[:] = self._start
-        centre, reach = self._start_grip[:2], self.setup.obj_range
+        centre, reach = self._start_grip[:2], self.setup.object_range
         place = centre
         while np.linalg.norm(place - centre) < 0.1:
             place = centre + self.np_random.uniform(-reach, reach, size=2)
         self._qpos[self._object : self._object + 2] = place
         self._settle()
-        self._far = True
+        self._clear = True
 
     def _draw_goal(self) -> Array:
-        reach = self.setup.target_range
+        reach = self.setup.goal_range
         goal = self._start_grip + self.np_random.uniform(-reach, reach, size=3)
-        goal += self.setup.target_offset
+        goal[0] += self.setup.goal_ahead
         goal[2] = self._height
         return goal
 
     def step(self, action: Any) -> tuple[Observation, np.float32, bool, bool, dict[str, Any]]:
-        """Moves the gripper towards where the action points, and simulates 0.04 seconds."""
+        """Moves the gripper in the action's direction, and simulates 0.04 seconds."""
         action = np.minimum(np.maximum(action, self._least), self._most)
         if action.shape != (4,):
             raise ValueError(f"an action has the shape (4,), not {action.shape}")
@@ -361,26 +337,26 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         return obs, self._reward(distance), False, False, info
 
     def _simulate(self) -> None:
-        """All substeps with the light model, and again with the full one where that may differ."""
+        """All substeps with the light model, and again with the full one if that may differ."""
         model, data, step = self._model, self._data, mujoco.mj_step
         mujoco.mj_getState(model, data, self._state, _STATE)
-        if self._far:
+        if self._clear:
             joints, bodies = self._row
             for joints_row, bodies_row in self._row_views:
                 step(model, data)
                 joints_row[:], bodies_row[:] = joints, bodies
-            self._far = self._clearance.holds(self._rows)
-        if not self._far:
+            self._clear = self._clearance.holds(self._rows)
+        if not self._clear:
             full, full_data = self._full, self._full_data
             mujoco.mj_setState(full, full_data, self._state, _STATE)
             step(full, full_data, nstep=SUBSTEPS)
             mujoco.mj_getState(full, full_data, self._state, _STATE)
             mujoco.mj_setState(model, data, self._state, _STATE)
             mujoco.mj_kinematics(model, data)
-            self._far = self._clearance.holds(np.concatenate(self._row)[None])
+            self._clear = self._clearance.holds(np.concatenate(self._row)[None])
 
     def _settle(self) -> None:
-        """What an observation reads of the positions; a step computes the rest itself."""
+        """Computes the positions that an observation reads; a step computes the rest itself."""
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
 
@@ -392,15 +368,10 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         grip, place = self._site_places
         fingers, finger_speed = self._fingers
         speed = grip_jac @ qvel * dt
-        obs = np.concatenate((
-            grip, place, place - grip, fingers, _euler(self._turn),
-            move_jac @ qvel * dt - speed, turn_jac @ qvel * dt, speed, finger_speed * dt,
-        ))  # fmt: skip
-        return {
-            "observation": obs,
-            "achieved_goal": place.copy(),
-            "desired_goal": self.goal.copy(),
-        }
+        positions = (grip, place, place - grip, fingers, _euler(self._turn))
+        velocities = (move_jac @ qvel * dt - speed, turn_jac @ qvel * dt, speed, finger_speed * dt)
+        obs = np.concatenate(positions + velocities)
+        return {"observation": obs, "achieved_goal": place.copy(), "desired_goal": self.goal.copy()}
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         """-1 until the goal is achieved and 0 while it is, for one goal or a batch of them."""
@@ -412,7 +383,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         return -(distance > self.distance_threshold).astype(np.float32)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture of the full model, with the goal as a red ball."""
+        """A picture of the full model with the goal as a red ball."""
         if self.render_mode is None:
             return None
         full, data = self._full, self._full_data
@@ -436,7 +407,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         return picture
 
     def close(self) -> None:
-        """Gives the picture's memory back."""
+        """Frees the renderer's memory."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
@@ -452,11 +423,9 @@ def _euler(turn: Array) -> Array:
     xx, xy, xz, yx, yy, yz, _, _, zz = turn.tolist()
     cy = math.sqrt(zz * zz + yz * yz)
     upright = cy > _TINY
-    return np.array([
-        -np.arctan2(yz, zz) if upright else 0.0,
-        -np.arctan2(-xz, cy),
-        -np.arctan2(xy, xx) if upright else -np.arctan2(-yx, yy),
-    ])  # fmt: skip
+    x = -np.arctan2(yz, zz) if upright else 0.0
+    z = -np.arctan2(xy, xx) if upright else -np.arctan2(-yx, yy)
+    return np.array([x, -np.arctan2(-xz, cy), z])
 
 
 _IDS: dict[str, dict[str, Any]] = {
@@ -474,9 +443,6 @@ ABOUT = {
     "FetchSlideNoiseCode-v0": "the same with the formula of its authors' code",
 }
 for _name, _settings in _IDS.items():
-    gym.register(
-        f"uvd/{_name}",
-        entry_point="uvd.tasks.fetch:FetchEnv",
-        max_episode_steps=HORIZON,
-        kwargs={"redraw": True, **_settings},
-    )
+    _settings = {"redraw": True, **_settings}
+    _entry = "uvd.tasks.fetch:FetchEnv"
+    gym.register(f"uvd/{_name}", _entry, max_episode_steps=HORIZON, kwargs=_settings)

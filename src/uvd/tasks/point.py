@@ -2,17 +2,18 @@
 
 A point moves in the square [-1, 1]². Depending on the task it walks, pushes a puck, or strikes one
 so that it slides. Each stands for one claim of the paper: PointCliff for Figure 1, PointPush and
-its sparse twin for Figures 2a and 2c, PointSlide and its noisy twin for Figures 2b and 2d.
-How the constants were chosen is told in docs/tasks.md.
+PointPushSparse for Figures 2a and 2c, PointSlide and PointSlideNoise for Figures 2b and 2d.
+docs/tasks.md explains how the constants were chosen.
 """
 
 import math
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from uvd.errors import nearest
+from uvd.tasks.noise import find_noise
 from uvd.tasks.task import Task, register
 
 HORIZON = 50
@@ -20,13 +21,19 @@ PIT = (-0.6, 0.6, -0.2)  # PointCliff's: left, right, top
 
 
 class World(NamedTuple):
-    """Positions and velocities of the point and the puck (unused ones stay zero), and the goal."""
+    """Positions and velocities of point and puck (zero where unused), and the goal; each [2]."""
 
     point: jax.Array
     velocity: jax.Array
     puck: jax.Array
     puck_velocity: jax.Array
     goal: jax.Array
+
+
+def _task(name: str, about: str, obs_dim: int, radius: float, *functions: Any) -> Task:
+    """`functions` are reset, step, observe and achieved."""
+    task = Task(name, about, obs_dim, 2, 2, HORIZON, radius, *functions)
+    return task._replace(goal=attrgetter("goal"))
 
 
 def _box(key: jax.Array, low: tuple[float, float], high: tuple[float, float]) -> jax.Array:
@@ -61,18 +68,16 @@ def point_reach(radius: float = 0.05) -> Task:
     def step(s: World, action: jax.Array, key: jax.Array) -> World:
         return s._replace(point=jnp.clip(s.point + speed * action, -1, 1))
 
-    return Task(
-        "PointReach-v0", "walk to a goal", 2, 2, 2, HORIZON, radius,
-        reset, step, lambda s: s.point, lambda s: s.point, lambda s: s.goal,
-    )  # fmt: skip
+    point = attrgetter("point")
+    return _task("PointReach-v0", "walk to a goal", 2, radius, reset, step, point, point)
 
 
 @register("PointCliff-v0")
 def point_cliff(radius: float = 0.15, noise: float = 0.5) -> Task:
     """Walk around a pit, with noisy steps: along the edge is short, further up is safe.
 
-    The paper's Figure 1 in continuous space. Who falls in stays there, so the goal is lost.
-    `noise` is the standard deviation added to every action.
+    The paper's Figure 1 in continuous space. A point in the pit never moves again, so it cannot
+    reach the goal. `noise` is the standard deviation of what is added to every action.
     """
     speed = 0.1
     pit_left, pit_right, pit_top = PIT
@@ -93,10 +98,8 @@ def point_cliff(radius: float = 0.15, noise: float = 0.5) -> Task:
     def observe(s: World) -> jax.Array:
         return jnp.append(s.point, in_pit(s.point).astype(jnp.float32))
 
-    return Task(
-        "PointCliff-v0", "walk around a pit, with noisy steps (Figure 1)", 3, 2, 2, HORIZON, radius,
-        reset, step, observe, lambda s: s.point, lambda s: s.goal,
-    )  # fmt: skip
+    about = "walk around a pit, with noisy steps (Figure 1)"
+    return _task("PointCliff-v0", about, 3, radius, reset, step, observe, attrgetter("point"))
 
 
 def _point_push(name: str, about: str, radius: float) -> Task:
@@ -107,7 +110,7 @@ def _point_push(name: str, about: str, radius: float) -> Task:
         puck = _box(key_puck, (-0.6, -0.6), (0.6, 0.6))
         angle = jax.random.uniform(key_point, maxval=2 * math.pi)
         point = puck + 0.3 * jnp.array([jnp.cos(angle), jnp.sin(angle)])
-        # Starts at the goal do not depend on the radius, so the sparse task starts the same way.
+        # The start does not depend on the task's radius: the sparse task starts the same way.
         goal = _away_from(_box(key_goal, (-0.7, -0.7), (0.7, 0.7)), puck, 0.1, 0.8)
         return _world(point, puck, goal)
 
@@ -115,15 +118,14 @@ def _point_push(name: str, about: str, radius: float) -> Task:
         point = jnp.clip(s.point + speed * action, -1, 1)
         gap = s.puck - point
         distance = jnp.linalg.norm(gap) + 1e-6
-        # Quasi-static: the puck gives way along the line of centres and stops where it is left.
+        # Quasi-static: the puck gives way along the line of centres and has no velocity.
         puck = jnp.where(distance < contact, point + gap / distance * contact, s.puck)
         return s._replace(point=point, puck=jnp.clip(puck, -1, 1))
 
-    return Task(
-        name, about, 6, 2, 2, HORIZON, radius, reset, step,
-        lambda s: jnp.concatenate([s.point, s.puck, s.puck - s.point]),
-        lambda s: s.puck, lambda s: s.goal,
-    )  # fmt: skip
+    def observe(s: World) -> jax.Array:
+        return jnp.concatenate([s.point, s.puck, s.puck - s.point])
+
+    return _task(name, about, 6, radius, reset, step, observe, attrgetter("puck"))
 
 
 @register("PointPush-v0")
@@ -135,27 +137,12 @@ def point_push(radius: float = 0.1) -> Task:
 @register("PointPushSparse-v0")
 def point_push_sparse(radius: float = 0.01) -> Task:
     """The same with a tenth of the radius: a hundredth of the goal's area (Figure 2c)."""
-    return _point_push(
-        "PointPushSparse-v0", "the same, a hundredth of the area (Figure 2c)", radius
-    )
-
-
-def paper_noise(action: jax.Array) -> jax.Array:
-    """The paper's formula: sigma = |max(0, a - 0.5)|² / 2e."""
-    return jnp.sum(jnp.maximum(0.0, action - 0.5) ** 2) / (2 * math.e)
-
-
-def code_noise(action: jax.Array) -> jax.Array:
-    """The formula of the authors' released code: sigma = mean(a²) / e."""
-    return jnp.mean(action**2) / math.e
-
-
-NOISES = {"none": lambda action: jnp.zeros(()), "paper": paper_noise, "code": code_noise}
+    about = "the same, a hundredth of the area (Figure 2c)"
+    return _point_push("PointPushSparse-v0", about, radius)
 
 
 def _point_slide(name: str, about: str, radius: float, noise: str) -> Task:
-    if noise not in NOISES:
-        raise nearest(noise, NOISES, "noise")
+    sigma = find_noise(noise)
     top_speed, response, contact, glide, border = 0.15, 0.4, 0.1, 0.9, -0.3
 
     def reset(key: jax.Array) -> World:
@@ -165,9 +152,9 @@ def _point_slide(name: str, about: str, radius: float, noise: str) -> Task:
         return _world(point, puck, _box(key_goal, (0.1, -0.4), (0.8, 0.4)))
 
     def step(s: World, action: jax.Array, key: jax.Array) -> World:
-        drift = NOISES[noise](action) * jax.random.normal(key, (2,))
-        felt = jnp.clip(action + drift, -1, 1)
-        velocity = s.velocity + response * (top_speed * felt - s.velocity)
+        spread = sigma(action) if sigma else jnp.zeros(())
+        noisy_action = jnp.clip(action + spread * jax.random.normal(key, (2,)), -1, 1)
+        velocity = s.velocity + response * (top_speed * noisy_action - s.velocity)
         # The point cannot leave its side of the border; the puck can.
         limit = jnp.array([border, 1.0])
         point = jnp.clip(s.point + velocity, -1, limit)
@@ -187,18 +174,14 @@ def _point_slide(name: str, about: str, radius: float, noise: str) -> Task:
             [s.point, s.velocity / top_speed, s.puck, s.puck - s.point, s.puck_velocity / top_speed]
         )
 
-    return Task(
-        name, about, 10, 2, 2, HORIZON, radius,
-        reset, step, observe, lambda s: s.puck, lambda s: s.goal,
-    )  # fmt: skip
+    return _task(name, about, 10, radius, reset, step, observe, attrgetter("puck"))
 
 
 @register("PointSlide-v0")
 def point_slide(radius: float = 0.1) -> Task:
     """Strike a puck so that it slides to a goal out of reach (Figure 2b in miniature)."""
-    return _point_slide(
-        "PointSlide-v0", "strike a puck to slide to a goal (Figure 2b)", radius, "none"
-    )
+    about = "strike a puck to slide to a goal (Figure 2b)"
+    return _point_slide("PointSlide-v0", about, radius, "none")
 
 
 @register("PointSlideNoise-v0")

@@ -1,10 +1,10 @@
-"""PointLoop: a point that is to run round a circle. The miniature of imitation, in pure JAX.
+"""PointLoop: a point is to run round a circle. Imitation in miniature, in pure JAX.
 
 There are no goals. The reward is how fast the point goes round, counter-clockwise, near the circle.
-A scripted expert is part of the task, so what an imitator should visit is known.
+The task comes with a scripted expert, so what an imitator should visit is known.
 
-The observation holds the velocity beside the position: actions are accelerations, so without it no
-policy of one observation could hold a course; and places alone would not tell which way round.
+The observation holds the velocity beside the position: actions are accelerations, so a policy
+without it could not hold a course; and positions alone do not say which way round to go.
 """
 
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ from uvd.tasks.task import Task, register
 HORIZON = 100
 RADIUS = 0.6
 TURN = 0.15  # radians that the expert goes round in a step
-PUSH, DRAG = 0.02, 0.1  # of a full action; share of the velocity that is lost in a step
-SPEED = RADIUS * TURN  # by which velocities are divided when they are observed
-WIDTH = 0.1  # how far from the circle counts as near it
+PUSH, DRAG = 0.02, 0.1  # acceleration of a full action; share of the velocity lost in a step
+SPEED = RADIUS * TURN  # observed velocities are in this unit
+WIDTH = 0.1  # the reward falls off over this distance from the circle
 
 
 class Runner(NamedTuple):
-    """Where the point is, and how far it moved in the last step."""
+    """Where the point is, and how far it moved in the last step; each [2]."""
 
     point: jax.Array
     velocity: jax.Array
@@ -43,18 +43,18 @@ def point_loop(spread: float = 0.1) -> Task:
         point = jnp.clip(s.point + (1 - DRAG) * s.velocity + PUSH * action, -1, 1)
         return Runner(point, point - s.point)
 
+    def observe(s: Runner) -> jax.Array:
+        return jnp.concatenate([s.point, s.velocity / SPEED])
+
     def reward(s: Runner, action: jax.Array, after: Runner) -> jax.Array:
-        """The arc gone in a step, in those of the expert; less off the circle."""
+        """The angle of a step, in the expert's; less off the circle."""
         (x, y), (u, v) = s.point, after.point
         arc = jnp.arctan2(x * v - y * u, x * u + y * v) / TURN
         off = (jnp.linalg.norm(after.point) - RADIUS) / WIDTH
         return arc * jnp.exp(-0.5 * off**2)
 
-    return Task(
-        "PointLoop-v0", "run round a circle; rewards, no goals (imitation in miniature)",
-        4, 2, 0, HORIZON, 0.0, reset, step,
-        lambda s: jnp.concatenate([s.point, s.velocity / SPEED]), reward=reward,
-    )  # fmt: skip
+    about = "run round a circle; rewards, no goals (imitation in miniature)"
+    return Task("PointLoop-v0", about, 4, 2, 0, HORIZON, 0.0, reset, step, observe, reward=reward)
 
 
 def expert(obs: Any) -> Any:

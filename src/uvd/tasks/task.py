@@ -1,7 +1,7 @@
-"""What a task is, and the registry of the built-in ones.
+"""The built-in tasks' type and registry.
 
-A task on the device is a handful of pure functions over a state pytree. Its episodes have a fixed
-length: a state that ends all hope is absorbing instead of terminal.
+A built-in task is a handful of pure JAX functions over a state pytree. Its episodes have a fixed
+length: no state ends an episode early; a state of failure is absorbing instead.
 """
 
 import inspect
@@ -10,59 +10,55 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from uvd.errors import UserError, nearest
+from uvd.core.errors import UserError, nearest
 
-Array = Any
+Array = Any  # of NumPy or JAX
 State = Any
 
 
-def nothing(state: State) -> jax.Array:
-    """The goal, asked for or achieved, of a task without goals."""
+def no_goal(state: State) -> jax.Array:
+    """The desired and the achieved goal of a task without goals."""
     return jnp.zeros(0)
 
 
 class Task(NamedTuple):
-    """A task in pure JAX: with goals, or with rewards of its own. Actions lie in [-1, 1]."""
+    """A task in pure JAX, with goals or with rewards of its own. Actions lie in [-1, 1]."""
 
     id: str
     about: str  # one line for `uvd list`
     obs_dim: int
     action_dim: int
-    goal_dim: int  # 0: no goals, and `reward` says what is to be done
+    goal_dim: int  # 0: the task has no goals and its objective is `reward`
     horizon: int
-    radius: float  # a goal is achieved within this distance; unused where there are none
+    radius: float  # a goal is achieved within this distance; unused without goals
     reset: Callable[[jax.Array], State]
     step: Callable[[State, jax.Array, jax.Array], State]  # (state, action, key)
     observe: Callable[[State], jax.Array]
-    achieved: Callable[[State], jax.Array] = nothing
-    goal: Callable[[State], jax.Array] = nothing
+    achieved: Callable[[State], jax.Array] = no_goal
+    goal: Callable[[State], jax.Array] = no_goal
     reward: Callable[[State, jax.Array, State], jax.Array] | None = None  # (state, action, next)
+    privileged_dim: int = 0  # numbers at an observation's end that only critics read
 
     def success(self, achieved: Array, goal: Array) -> Array:
         """Whether `achieved` is `goal`, for single goals and batches, NumPy or JAX."""
         return ((achieved - goal) ** 2).sum(-1) <= self.radius**2
 
+    def unit_action(self, action: np.ndarray) -> np.ndarray:
+        """The action in [-1, 1] that has the same effect."""
+        return np.clip(action, -1, 1)
 
-def with_previous_action(task: Task) -> Task:
-    """The same task, the action before appended to its observations (zeros at the start)."""
-    reward = task.reward
-    return task._replace(
-        obs_dim=task.obs_dim + task.action_dim,
-        reset=lambda key: (task.reset(key), jnp.zeros(task.action_dim)),
-        step=lambda s, action, key: (task.step(s[0], action, key), action),
-        observe=lambda s: jnp.concatenate([task.observe(s[0]), s[1]]),
-        achieved=lambda s: task.achieved(s[0]),
-        goal=lambda s: task.goal(s[0]),
-        reward=None if reward is None else lambda s, action, after: reward(s[0], action, after[0]),
-    )
+    def env_action(self, action: np.ndarray) -> np.ndarray:
+        """The task's own action for one in [-1, 1]: the same one."""
+        return action
 
 
 TASKS: dict[str, Callable[..., Task]] = {}
 
 
 def register(name: str) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
-    """Adds a maker of tasks under an id; its keyword arguments are the task's settings."""
+    """Registers a function that makes a task; its keyword arguments are the task's settings."""
 
     def add(maker: Callable[..., Task]) -> Callable[..., Task]:
         TASKS[name] = maker

@@ -16,14 +16,14 @@ import gymnasium as gym
 import numpy as np
 
 from uvd.collect.worker import FRESH, Job, play
+from uvd.core.errors import UserError
 from uvd.core.policy import Policy
-from uvd.errors import UserError
 from uvd.tasks.goalenv import EnvTask, is_success, make_env, one_line
 
 WAYS = ("egl", "osmesa")  # how MuJoCo may draw without a screen, best first
 REACHED = (0, 114, 178)  # the frame around a picture in which the goal is achieved
 EDGE = 8
-_START = "import sys; sys.path = sys.argv[1:]; from uvd.video import main; main()"
+_START = "import sys; sys.path = sys.argv[1:]; from uvd.collect.video import main; main()"
 
 
 class Film(NamedTuple):

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
-def told(result: Mapping[str, Sequence[float]]) -> str:
+def format_score(result: Mapping[str, Sequence[float]]) -> str:
     """An evaluation in words: success at the final step and at any, or the return; seeds' means."""
     mean = {name: sum(x) / len(x) for name, x in result.items() if name.startswith("eval/")}
     if "eval/return" in mean:
@@ -57,7 +57,7 @@ class RunProgress:
 
     def report(self, step: int, result: Mapping[str, Sequence[float]]) -> None:
         """The latest evaluation, as means over seeds."""
-        self.success = told(result)
+        self.success = format_score(result)
         self.advance(step)
         if not self.bar:
             speed = self._speed(step)

@@ -1,0 +1,1 @@
+"""Demonstrations: in memory (`memory`), read from files (`files`), chosen (`select`), written."""

@@ -1,0 +1,99 @@
+"""The pairs of observation and action that an algorithm learns from."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from uvd.core.errors import UserError
+from uvd.demos.files import load_demos
+from uvd.demos.memory import Demos, Trajectory, digest, fit_demos
+from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """Demonstrations to imitate: required for algorithms that imitate, refused for others."""
+
+    demos: str | None = None
+    """File, folder, local Minari dataset or shipped name of demonstrations (`uvd list`)."""
+    trajectories: int | None = None
+    """How many of them, the first ones (all if not given)."""
+    every: int = 1
+    """Only every n-th step of each."""
+    offset: int | None = None
+    """The first step taken (every // 2 if not given)."""
+    previous_action: bool = False
+    """Append the previous action to every observation, of the agent and of the demonstrations."""
+
+
+class Pairs(NamedTuple):
+    """The chosen steps of demonstrations."""
+
+    obs: np.ndarray  # [N, obs]
+    action: np.ndarray | None = None  # [N, action], in [-1, 1]; None: observations alone
+    next_obs: np.ndarray | None = None  # [N, obs]; None unless the data hold it for all steps
+
+
+def demo_pairs(
+    settings: DemoSettings, task: Task | EnvTask, needs_actions_for: str | None = None
+) -> tuple[Pairs, str]:
+    """The chosen pairs as the task has them, and a hash of all the demonstrations.
+
+    `task` is the one whose observations are without the previous action. `needs_actions_for` names
+    an algorithm that cannot learn from observations alone.
+    """
+    assert settings.demos is not None
+    loaded = load_demos(settings.demos)
+    demos = fit_demos(loaded, task)
+    if settings.previous_action and not needs_actions_for:
+        needs_actions_for = "the previous action in an observation"
+    if needs_actions_for and demos.action_dim is None:
+        raise UserError(f"{demos.name} has no actions: {needs_actions_for} needs them")
+
+    def convert(t: Trajectory) -> Trajectory:
+        if t.action is None:
+            return t
+        obs, action = t.obs, task.unit_action(t.action)
+        if settings.previous_action:
+            previous = np.concatenate([np.zeros_like(action[:1]), action])[: len(obs)]
+            obs = np.concatenate([obs, previous], 1)
+        return replace(t, obs=obs, action=action)
+
+    demos = demos.changed(convert)
+    pairs = select(demos, settings.trajectories, settings.every, settings.offset)
+    return pairs, digest(loaded)
+
+
+def select(
+    demos: Demos, trajectories: int | None = None, every: int = 1, offset: int | None = None
+) -> Pairs:
+    """Every n-th step of the first trajectories, from step `offset` (every // 2 if None)."""
+    count = len(demos.trajectories) if trajectories is None else trajectories
+    for name, value in (("every", every), ("trajectories", count)):
+        if not isinstance(value, (int, np.integer)) or value < 1:
+            raise UserError(f"{name} = {value} must be a whole number, at least 1")
+    first = every // 2 if offset is None else offset
+    if not isinstance(first, (int, np.integer)) or not 0 <= first < every:
+        raise UserError(f"offset = {offset} must lie in 0 to every - 1 = {every - 1}")
+    if count > len(demos.trajectories):
+        raise UserError(
+            f"{demos.name} has {len(demos.trajectories)} trajectories, {count} were asked for"
+        )
+    chosen = demos.trajectories[:count]
+    for i, t in enumerate(chosen):
+        if first >= t.steps:
+            raise UserError(
+                f"{demos.name}: trajectory {i} has {t.steps} steps, of which every = {every} "
+                f"takes none (the first would be step {first})"
+            )
+    steps = [np.arange(first, t.steps, every) for t in chosen]
+    obs = np.concatenate([t.obs[s] for t, s in zip(chosen, steps)])
+    actions = [t.action[s] for t, s in zip(chosen, steps) if t.action is not None]
+    next_obs = [t.obs[s + 1] for t, s in zip(chosen, steps) if s[-1] + 1 < len(t.obs)]
+    return Pairs(
+        obs,
+        np.concatenate(actions) if actions else None,
+        np.concatenate(next_obs) if len(next_obs) == count else None,
+    )

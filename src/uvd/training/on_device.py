@@ -1,0 +1,121 @@
+"""The program of a JAX task: many cycles of playing and learning in one compiled call."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from uvd.agents.agent import Agent, DemoSteps, Metrics, Spec
+from uvd.collect.device import random_rollouts, rollouts
+from uvd.collect.exploration import RANDOM_ACTIONS, CollectConfig, Exploration
+from uvd.core.episode import Episode
+from uvd.core.policy import greedy
+from uvd.core.replay import insert_all
+from uvd.settings import RunSettings
+from uvd.tasks.task import Task
+from uvd.training.evaluate import collected, scores
+from uvd.training.learner import (
+    Learner,
+    LearnerState,
+    Program,
+    Schedule,
+    behaviour_policy,
+    best_policy,
+    cycle_keys,
+    exploration_at,
+    learn_cycle,
+    make_init,
+    select,
+)
+from uvd.training.spec import make_spec
+
+
+def make_device_spec(
+    task: Task,
+    demos: DemoSteps | None = None,
+    cycle_steps: int = 0,
+    how: Exploration = RANDOM_ACTIONS,
+) -> Spec:
+    """The task as algorithms know it, measured on random roll-outs."""
+    play = jax.jit(lambda key: random_rollouts(task, key, how=how))
+    return make_spec(task, jax.tree.map(np.asarray, play(jax.random.key(0))), demos, cycle_steps)
+
+
+def make_device_program(
+    agent: Agent,
+    task: Task,
+    spec: Spec,
+    collect: CollectConfig,
+    run: RunSettings,
+    schedule: Schedule,
+) -> Program:
+    """Binds an agent to a task. Losses of warm-up cycles read zero."""
+    traces: dict[str, int] = {}
+
+    def play(learner: Learner, cycle: jax.Array) -> tuple[Learner, Episode, Metrics]:
+        how = exploration_at(collect, schedule.updates_before(cycle))
+        if collect.warmup_random:
+            warm = cycle < schedule.warm
+            how = jax.tree.map(lambda a, b: jnp.where(warm, a, b), RANDOM_ACTIONS, how)
+        policy, key = behaviour_policy(agent, learner.state), cycle_keys(learner.key, cycle)[0]
+        episodes = rollouts(task, how, policy, key, run.envs)
+        rows = jax.vmap(lambda episode: collected(task, spec.radius, episode))(episodes)
+        learner = learner._replace(ring=insert_all(learner.ring, episodes))
+        return learner, episodes, {name: x.mean() for name, x in rows.items()}
+
+    def one_cycle(learner: Learner, cycle: jax.Array):
+        learner, episodes, rows = play(learner, cycle)
+
+        def learn(state: LearnerState) -> tuple[LearnerState, Metrics, Metrics]:
+            played = behaviour_policy(agent, state)
+            state, selection = select(agent, state, played, learner.ring, True, run.confirm_cycles)
+            inner, metrics = learn_cycle(agent, schedule, learner._replace(state=state), cycle)
+            return state._replace(agent=inner), metrics, selection
+
+        def wait(state: LearnerState) -> tuple[LearnerState, Metrics, Metrics]:
+            like = jax.eval_shape(learn, state)[1:]
+            metrics, selection = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+            return state, metrics, selection
+
+        state, metrics, selection = jax.lax.cond(cycle >= schedule.warm, learn, wait, learner.state)
+        return learner._replace(state=state), (episodes, {**rows, **selection, **metrics})
+
+    def train(learner: Learner, first: jax.Array) -> tuple[Learner, Episode, Metrics]:
+        traces["train"] = traces.get("train", 0) + 1
+        # Seeds are mapped inside the scan over cycles, so that the cycle's number stays shared.
+        learner, (episodes, metrics) = jax.lax.scan(
+            lambda ln, c: jax.vmap(one_cycle, (0, None))(ln, c),
+            learner,
+            first + jnp.arange(schedule.per_call),
+        )
+
+        def in_order(x: jax.Array) -> jax.Array:
+            """[cycle, seed, episode, ...] -> [seed, all episodes in order, ...]"""
+            x = x.swapaxes(0, 1)
+            return x.reshape(x.shape[0], schedule.per_call * run.envs, *x.shape[3:])
+
+        return learner, jax.tree.map(in_order, episodes), metrics
+
+    def evaluate_one(state: LearnerState, key: jax.Array, number: int) -> dict[str, Any]:
+        policy = greedy(best_policy(agent, state))
+        episodes = rollouts(task, Exploration(), policy, key, number)
+        rows = jax.vmap(lambda episode: scores(task, episode))(episodes)
+        return {f"eval/{name}": x.mean() for name, x in rows.items()}
+
+    def evaluate(state: LearnerState, purpose: int, episodes: int) -> Metrics:
+        traces["evaluate"] = traces.get("evaluate", 0) + 1
+        key = jax.random.key(purpose)  # fixes starts, goals and noise
+        return jax.vmap(lambda s: evaluate_one(s, key, episodes))(state)
+
+    def refill(learner: Learner, episodes: Episode) -> Learner:
+        return learner._replace(ring=jax.vmap(insert_all)(learner.ring, episodes))
+
+    return Program(
+        init=make_init(agent, task, collect, run, plays_ahead=False),
+        train=jax.jit(train, donate_argnums=0),
+        replay=jax.jit(refill, donate_argnums=0),
+        evaluate=jax.jit(evaluate, static_argnums=(1, 2)),
+        close=lambda: None,
+        traces=traces,
+    )

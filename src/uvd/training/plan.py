@@ -1,0 +1,182 @@
+"""From settings to a plan: task, demonstrations, algorithm and compiled program of a run.
+
+`configure` makes settings complete, `make_plan` makes the plan. Both refuse what cannot work, in
+one line, before anything is written.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from uvd.agents import get_algorithm
+from uvd.agents.agent import Agent, DemoSteps, Spec
+from uvd.collect.exploration import CollectConfig
+from uvd.collect.workers import Workers
+from uvd.core.config import flatten, require
+from uvd.core.errors import UserError
+from uvd.demos.select import DemoSettings, demo_pairs
+from uvd.settings import RunConfig, RunSettings, build
+from uvd.tasks.find import find_task, with_previous_action
+from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.task import Task
+from uvd.training.learner import Program, Schedule
+from uvd.training.on_device import make_device_program, make_device_spec
+from uvd.training.on_workers import make_env_program, make_env_spec
+
+UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the call
+
+
+class Inputs(NamedTuple):
+    """What settings refer to: the task as the algorithm observes it, and what it imitates."""
+
+    task: Task | EnvTask
+    demos: DemoSteps | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run's settings determine."""
+
+    config: RunConfig
+    task: Task | EnvTask
+    spec: Spec
+    agent: Agent
+    collect: CollectConfig
+    schedule: Schedule
+    program: Program
+
+    @property
+    def run(self) -> RunSettings:
+        """How long, how often, how many."""
+        return self.config.run
+
+
+def configure(
+    algorithm: str,
+    task: str,
+    preset: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    task_settings: Mapping[str, Any] | None = None,
+) -> tuple[RunConfig, Inputs]:
+    """Complete settings from those that were given, and what they refer to."""
+    config = build(algorithm, task, preset, given, task_settings)
+    inputs, sha256 = read_inputs(config)
+    if inputs.demos is not None:
+        defaults = get_algorithm(algorithm).defaults_for(config.settings, inputs.demos)
+        config = build(algorithm, task, preset, given, task_settings, defaults)
+    return replace(config, sha256=sha256), inputs
+
+
+def read_inputs(config: RunConfig, demos: DemoSteps | None = None) -> tuple[Inputs, str]:
+    """The task and the demonstrations, read from their source unless given, and their hash."""
+    algorithm = get_algorithm(config.algorithm)
+    task = find_task(config.task, config.task_settings)
+    check_fit(config, task)
+    sha256 = config.sha256
+    if algorithm.learns_from == "demos" and demos is None:
+        name = config.algorithm if algorithm.needs_actions else None
+        pairs, sha256 = demo_pairs(config.demos, task, name)
+        if config.sha256 not in ("", sha256):
+            raise UserError(
+                f"{config.demos.demos} holds other demonstrations than those this run began with"
+            )
+        demos = DemoSteps(pairs.obs, pairs.action, pairs.next_obs)
+    if config.demos.previous_action:
+        task = with_previous_action(task)
+    return Inputs(task, demos), sha256
+
+
+def check_fit(config: RunConfig, task: Task | EnvTask) -> None:
+    """Refuses an algorithm that cannot learn on such a task, or from what it is given."""
+    name, algorithm = config.algorithm, get_algorithm(config.algorithm)
+    if algorithm.learns_from == "demos":
+        require(not task.goal_dim, f"{name} imitates, but {task.id} has goals: take a task without")
+        require(
+            not task.privileged_dim,
+            f"{name} imitates, but {task.id} has privileged observations: take the task without",
+        )
+        require(bool(config.demos.demos), f"{name} needs demonstrations: give --demos FILE")
+        return
+    require(
+        bool(task.goal_dim or algorithm.takes_rewards),
+        f"{name} needs a task with goals, and {task.id} has none (td3 learns from its rewards)",
+    )
+    usual = flatten(DemoSettings())
+    for setting, value in flatten(config.demos).items():
+        flag = setting.replace("_", "-")
+        require(value == usual[setting], f"{name} does not imitate: leave out --{flag}")
+
+
+def make_schedule(config: RunConfig, collect: CollectConfig, task: Task | EnvTask) -> Schedule:
+    """The run's cycles; refuses settings that do not fit the task's episodes."""
+    run, horizon = config.run, task.horizon
+    steps = run.envs * horizon
+    for name in ("episode_steps", "late_episode_steps"):
+        cut = getattr(run, name)
+        require(cut <= horizon, f"{name} = {cut} is more than an episode's {horizon} steps")
+        require(
+            not cut or isinstance(task, EnvTask),
+            f"{task.id} is played in whole episodes: leave out --{name.replace('_', '-')}",
+        )
+    require(
+        not collect.capacity or collect.capacity >= steps,
+        f"capacity = {collect.capacity} holds no {run.envs} episodes of {horizon} steps",
+    )
+    ahead = flatten(config.settings).get("horizon", 0)
+    require(
+        ahead <= horizon,
+        f"horizon = {ahead} is longer than the task's episodes of {horizon} steps",
+    )
+    updates = 1.0
+    on_policy = get_algorithm(config.algorithm).on_policy
+    if not on_policy:
+        updates = steps * collect.updates_per_step
+        require(
+            abs(updates - round(updates)) < 1e-6 and updates >= 1,
+            f"updates_per_step = {collect.updates_per_step} gives {updates:g} updates for "
+            f"{run.envs} episodes of {horizon} steps; it must be a whole number of at least 1",
+        )
+    per_report = max(1, round((run.eval_every or run.steps / 20) / steps))
+    per_call = 1
+    if isinstance(task, Task):
+        # A cycle of an on-policy algorithm is many updates in one.
+        most = 1 if on_policy else max(1, UPDATES_PER_CALL // round(updates))
+        divisors = range(1, min(most, per_report) + 1)
+        per_call = max(n for n in divisors if per_report % n == 0)
+    return Schedule(
+        steps=steps,
+        updates=round(updates),
+        warm=math.ceil(collect.warmup / steps),
+        per_call=per_call,
+        per_report=per_report,
+        total=math.ceil(run.steps / (per_report * steps)) * per_report,
+    )
+
+
+def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
+    """From complete settings to compiled functions."""
+    algorithm = get_algorithm(config.algorithm)
+    task, demos = inputs
+    collect = algorithm.collect(config.settings)
+    schedule = make_schedule(config, collect, task)
+    # Reports keep their places when the run is later resumed to more steps.
+    run = replace(config.run, eval_every=schedule.per_report * schedule.steps)
+    config = replace(config, run=run)
+    how = collect.probe_exploration
+    if isinstance(task, Task):
+        spec = make_device_spec(task, demos, schedule.steps, how)
+        agent = algorithm.make(config.settings, spec)
+        program = make_device_program(agent, task, spec, collect, run, schedule)
+        return Plan(config, task, spec, agent, collect, schedule, program)
+    workers = Workers(task, run.workers, run.episode_seconds)
+    try:
+        spec = make_env_spec(task, workers, demos, schedule.steps, how)
+        agent = algorithm.make(config.settings, spec)
+        program = make_env_program(
+            agent, task, spec, collect, run, schedule, workers, algorithm.on_policy
+        )
+    except BaseException:
+        workers.close()
+        raise
+    return Plan(config, task, spec, agent, collect, schedule, program)
