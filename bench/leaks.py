@@ -1,4 +1,4 @@
-"""How much of the forward speed the observations of the locomotion tasks still tell.
+"""How much of the forward speed the observations of the locomotion tasks still reveal.
 
 R² of linear regressions of the root's x velocity, on random play: each feature alone, all of them
 with a ridge penalty, and all with their products (episodes left out of the fit).

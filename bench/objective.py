@@ -3,26 +3,25 @@
     python bench/objective.py TASK DEMOS [--every N] [--previous-action]
 
 A kernel of the smoothing's width stands for F^(1/N), another trajectory of the expert for the
-agent (six of one length are needed). Printed, as means over the demonstration states: the value
-that the expert has by the sum and by the maximum, and that of staying in one state for ever: the
-best of the expert's, or the mean of those that are shown. Where staying is worth as much as moving,
-VDI may hover (docs/experiments.md, ninth round).
+agent (six of one length are needed). Printed, as means over the demonstrated states: the value that
+the expert has by the sum and by the maximum, and that of staying in one state for ever: the best of
+the expert's, or the mean of the demonstrated ones. Where staying is worth as much as moving, VDI
+may hover (docs/experiments.md, ninth round).
 """
 
 import argparse
 import math
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from uvd.agents import get_algorithm
-from uvd.agents.agent import demonstrations
-from uvd.training.loop import find_demos, find_task, make_config, make_plan
-from uvd.settings import suited
+from uvd.demos.select import demo_pairs
+from uvd.tasks.find import find_task
+from uvd.training.plan import configure, make_plan
 
 WIDTHS = (0.1, 0.15, 0.2, 0.3)
 GAMMAS = (0.95, 0.98, 0.99, 0.995)
-AGENT = 5  # which trajectory plays the agent's part; the first is what is shown
+AGENT = 5  # which trajectory stands for the agent; the first is what is imitated
 
 
 def kernel(path: np.ndarray, goals: np.ndarray, width: float) -> np.ndarray:
@@ -47,23 +46,23 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--previous-action", action="store_true")
     args = parser.parse_args()
-    shown: dict[str, Any] = {
-        "demos": args.demos, "trajectories": 1, "every": args.every,
-        "previous_action": args.previous_action,
-    }  # fmt: skip
-    config = make_config("vdi", args.task, suited("vdi", args.task), {}, {}, {}, shown)
-    plan = make_plan(config)
+    demos = {"trajectories": 1, "every": args.every, "previous_action": args.previous_action}
+    config, inputs = configure("vdi", args.task, given={"demos": args.demos, **demos})
+    plan = make_plan(config, inputs)
     plan.program.close()
+    assert inputs.demos is not None
+    columns = plan.spec.columns
     scale = np.asarray(plan.spec.norm.obs_scale)
-    live = np.array(plan.spec.live_obs)
-    every = {**shown, "trajectories": AGENT + 1, "every": 1}
-    states, _ = find_demos("vdi", get_algorithm("vdi"), find_task(args.task, {}), every)
-    path = (states.obs / scale)[:, live].reshape(AGENT + 1, -1, len(live))
-    goals = (np.asarray(demonstrations(plan.spec).obs) / scale)[:, live]
+    settings = replace(config.demos, trajectories=AGENT + 1, every=1)
+    states, _ = demo_pairs(settings, find_task(args.task))
+    path = (states.obs / scale)[:, columns].reshape(AGENT + 1, -1, len(columns))
+    goals = (np.asarray(inputs.demos.obs) / scale)[:, columns]
     expert, stays = path[AGENT], np.concatenate(path[1:])[::3]
     mean = goals.mean(0)[None]
     near = ((expert[:, None] - goals[None]) ** 2).mean(-1).min(1).mean()
-    print(f"{len(goals)} states of {len(live)} columns; the nearest is {math.sqrt(near):.2f} away")
+    print(
+        f"{len(goals)} states of {len(columns)} columns; the nearest is {math.sqrt(near):.2f} away"
+    )
     names = ["sum", *(f"max {g}" for g in GAMMAS), "stay", "mean"]
     print(" width" + "".join(f"{name:>11}" for name in names))
     for width in WIDTHS:

@@ -17,26 +17,27 @@ import numpy as np
 
 from update import CASES, filled_ring, spec_of
 from uvd.agents import get_algorithm
-from uvd.agents.agent import Demos, Spec
+from uvd.agents.agent import DemoSteps, Spec
 from uvd.core.policy import Norm
 from uvd.settings import build
+from uvd.training.spec import never
 
-LATE = 10_000  # by this update all that is to learn does
+LATE = 10_000  # by this update everything learns
 
 
 def cheetah() -> Spec:
     """A task of the cheetah's shape and 50 states to imitate."""
     sizes = (16, 16, 0, 0)
     norm = Norm(*(np.full(n, i % 2, np.float32) for i, n in enumerate(sizes)))
-    shown = Demos(np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32))
-    return Spec(16, 6, 0, lambda a, g: False, norm, (), rewards=True, demos=shown)
+    demos = DemoSteps(np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32))
+    return Spec(16, 6, 0, never, norm, (), has_rewards=True, demos=demos)
 
 
 def case(name: str) -> tuple[Spec, Any]:
     """The task and the settings that an algorithm is timed with."""
     if name == "vdi":
-        return cheetah(), build("vdi", "cheetah", {})
-    return spec_of(), build(name, "paper", CASES[name])
+        return cheetah(), build("vdi", "HalfCheetahNonExploitable-v0", "cheetah").settings
+    return spec_of(), build(name, "FetchPush-v4", "paper", CASES[name]).settings
 
 
 def time_update(name: str, seeds: int, updates: int = 200) -> float:
@@ -44,7 +45,7 @@ def time_update(name: str, seeds: int, updates: int = 200) -> float:
     spec, config = case(name)
     agent = get_algorithm(name).make(config, spec)
     ring = filled_ring(20_000, spec)
-    init = jax.jit(jax.vmap(lambda k: agent.init(k, spec)))  # jitted: no two leaves share a buffer
+    init = jax.jit(jax.vmap(agent.init))  # jitted: no two leaves share a buffer
     state = init(jax.random.split(jax.random.key(0), seeds))
     rings = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), ring)
 

@@ -2,8 +2,9 @@
 
     python bench/together.py OUT RUN...
 
-For seeds that were trained one at a time, a core each. Reports that all of them have are kept, the
-seeds in the order of the runs, which must follow each other; seconds are those of the slowest.
+For seeds that were trained one at a time, a core each. Only reports that all of them have are
+written, the seeds in the order of the runs, which must be consecutive; seconds are those of the
+slowest.
 """
 
 import argparse

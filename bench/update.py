@@ -18,17 +18,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from uvd.agents import get_algorithm
 from uvd.agents.agent import Spec
+from uvd.core.episode import Episode
 from uvd.core.policy import Norm
-from uvd.core.replay import (
-    Episode,
-    Ring,
-    fetch,
-    future,
-    init_ring,
-    insert_all,
-    sample,
-    uniform_offset,
-)
+from uvd.core.replay import Ring, fetch, future, init_ring, insert_all, sample, uniform_offset
 from uvd.settings import build
 
 OBS, ACTION, GOAL, HORIZON = 25, 4, 3, 50  # FetchPush's shapes
@@ -64,7 +56,8 @@ def filled_ring(transitions: int, spec: Spec) -> Ring:
         jax.random.normal(k[3], (n, spec.goal_dim)),
         jnp.full(n, HORIZON, jnp.int32),
         jnp.zeros(n, bool),
-        jnp.zeros(n, bool),
+        jnp.zeros((n, HORIZON), bool),
+        jnp.zeros((n, HORIZON)),
     )
     return jax.jit(insert_all)(init_ring(n * (HORIZON + 1), *sizes), episodes)
 
@@ -111,11 +104,11 @@ def product_flops(jaxpr: Jaxpr, policy_delay: int) -> float:
 
 def bench(name: str, rate: float, ring: Ring, updates: int = 20) -> dict[str, float]:
     """Time of an update against its bare matrix products."""
-    config = build(name, "paper", CASES[name])
-    td3 = getattr(config, "td3", config)
+    config = build(name, "FetchPush-v4", "paper", CASES[name]).settings
+    td3 = config.td3
     spec, key = spec_of(), jax.random.key(0)
     agent = get_algorithm(name).make(config, spec)
-    state, traces = agent.init(key, spec), 0
+    state, traces = agent.init(key), 0
 
     def many(state: Any, key: jax.Array) -> Any:
         nonlocal traces

@@ -16,7 +16,8 @@ from uvd.collect.exploration import Exploration
 from uvd.collect.worker import TRAIN, Job
 from uvd.collect.workers import Policies, Workers
 from uvd.core.policy import MLP, Norm, Policy
-from uvd.tasks.goalenv import GoalTask, goal_task, make_env
+from uvd.tasks.find import find_task
+from uvd.tasks.goalenv import GoalTask, make_env
 
 EPISODES = 40  # for each worker
 
@@ -43,13 +44,15 @@ def bare(task: GoalTask) -> float:
         over = False
         while not over:
             action = rng.uniform(-1, 1, task.action_dim).astype(np.float32)
-            _, _, terminated, truncated, _ = env.step(task.own_action(action))
+            _, _, terminated, truncated, _ = env.step(task.env_action(action))
             steps, over = steps + 1, terminated or truncated
     return steps / (time.perf_counter() - begun)
 
 
 def main(name: str = "FetchPush-v4", number: str = "0") -> None:
-    task = goal_task(name)
+    task = find_task(name)
+    if not isinstance(task, GoalTask):
+        sys.exit(f"{name} is not an environment with goals")
     alone = bare(task)
     workers = Workers(task, int(number))
     jobs = [Job(0, 0, TRAIN, i, Exploration(0.2, 0.3, 3)) for i in range(EPISODES * workers.number)]

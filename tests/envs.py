@@ -15,7 +15,7 @@ class Line(gym.Env):
 
     `ends`: an episode terminates where the point leaves the unit square, so lengths vary.
     `trouble`: what happens in the middle of an episode while the file `file` exists; unless
-    `always`, the trouble removes the file.
+    `always`, the trouble removes the file. With `only`, it happens to episodes with that seed.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class Line(gym.Env):
         file: str = "",
         trouble: str = "",
         always: bool = False,
+        only: int = -1,
     ) -> None:
         box = Box(-np.inf, np.inf, (2,), np.float64)
         self.observation_space = Dict(
@@ -35,27 +36,28 @@ class Line(gym.Env):
         )
         self.action_space = Box(low, high, (2,), np.float32)
         self.kind, self.ends, self.says = kind, ends, says
-        self.file, self.trouble, self.always = file, trouble, always
+        self.file, self.trouble, self.always, self.only = file, trouble, always, only
 
     def reset(self, *, seed: int | None = None, options: Any = None):
         super().reset(seed=seed)
         self.point = self.np_random.uniform(-0.8, 0.8, 2)
         self.goal = self.np_random.uniform(-0.8, 0.8, 2)
         self.time = 0
+        self.troubled = bool(self.trouble) and self.only in (-1, seed)
         return self._look(), {}
 
     def _look(self):
-        seen = np.append(self.point, self.time / 10)
+        obs = np.append(self.point, self.time / 10)
         point, goal = self.point.copy(), self.goal.copy()
-        return {"observation": seen, "achieved_goal": point, "desired_goal": goal}
+        return {"observation": obs, "achieved_goal": point, "desired_goal": goal}
 
     def step(self, action):
         assert self.action_space.contains(action), action
         low, high = self.action_space.low, self.action_space.high
-        way = 2 * (action - low) / (high - low) - 1
-        self.point = self.point + 0.2 * way + 0.02 * self.np_random.standard_normal(2)
+        unit = 2 * (action - low) / (high - low) - 1
+        self.point = self.point + 0.2 * unit + 0.02 * self.np_random.standard_normal(2)
         self.time += 1
-        if self.trouble and self.time == 3:
+        if self.troubled and self.time == 3:
             self._make_trouble()
         obs = self._look()
         reward = self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {})
@@ -92,7 +94,7 @@ class Line(gym.Env):
 
 
 class Modules(Line):
-    """Tells in its observation whether its process has loaded JAX."""
+    """Its observation says whether its process has loaded JAX."""
 
     def _look(self):
         return {**super()._look(), "observation": np.append(self.point, "jax" in sys.modules)}
@@ -181,13 +183,13 @@ class Foggy(Line):
     """Observes nothing in the middle of an episode."""
 
     def _look(self):
-        seen = super()._look()
-        seen["observation"][:] += np.nan if self.time == 5 else 0
-        return seen
+        obs = super()._look()
+        obs["observation"][:] += np.nan if self.time == 5 else 0
+        return obs
 
 
 class Fickle(Line):
-    """Wants something else in the middle of an episode."""
+    """Changes the desired goal in the middle of an episode."""
 
     def _look(self):
         self.goal = self.goal + (self.time == 5)
@@ -221,22 +223,22 @@ class Walk(gym.Env):
 
     def reset(self, *, seed: int | None = None, options: Any = None):
         super().reset(seed=seed)
-        self.place, self.way = self.np_random.uniform(-0.5, 0.5), 0.0
-        return np.array([self.place, self.way]), {}
+        self.place, self.unit = self.np_random.uniform(-0.5, 0.5), 0.0
+        return np.array([self.place, self.unit]), {}
 
     def step(self, action):
         assert self.action_space.contains(action), action
-        self.way = 2 * (float(action[0]) - self.low) / (self.high - self.low) - 1
-        self.place += 0.25 * self.way
-        obs = np.array([self.place, self.way])
+        self.unit = 2 * (float(action[0]) - self.low) / (self.high - self.low) - 1
+        self.place += 0.25 * self.unit
+        obs = np.array([self.place, self.unit])
         return obs, self.prize * self.place, self.place > 1, False, {}
 
 
-class ToldWalk(Walk):
-    """The same; a third number, for critics only, says how much was earned so far."""
+class PrivilegedWalk(Walk):
+    """The same; a third number, for critics only, is the sum of the rewards so far."""
 
     observation_space = Box(-np.inf, np.inf, (3,), np.float64)
-    told = 1
+    privileged_dim = 1
 
     def reset(self, **how: Any):
         self.earned = 0.0
@@ -266,7 +268,7 @@ class Priceless(Walk):
 
 _CLASSES = (
     Line, Modules, Blind, Keyless, Picture, Buttons, Unbounded, Whole, Foggy, Fickle, Single,
-    Rewardless, Silent, Drawn, Late, Restless, Walk, ToldWalk, Wall, Torn, Priceless,
+    Rewardless, Silent, Drawn, Late, Restless, Walk, PrivilegedWalk, Wall, Torn, Priceless,
 )  # fmt: skip
 for _class in _CLASSES:
     gym.register(f"{_class.__name__}-v0", f"envs:{_class.__name__}", max_episode_steps=10)

@@ -5,8 +5,10 @@ import jax
 import numpy as np
 from matplotlib.image import imread
 
-from uvd.training.loop import make_config, make_plan
 from uvd.runs import Run
+from uvd.settings import to_file
+from uvd.training.loop import plan_run
+from uvd.training.plan import configure
 
 TINY = {"hidden": (16, 16), "batch": 32}
 FLOW = {"flow_hidden": (8, 8), "bijectors": 2}
@@ -15,11 +17,10 @@ CLIFF, PUSH = "PointCliff-v0", "PointPush-v0"
 
 def make_run(path, algorithm, task, steps=(100, 200, 300), task_settings=None, **settings):
     """A run's folder with two seeds, 3 and 4, and a report at each of these steps."""
-    asked = {"seeds": 2, "first_seed": 3, "steps": 300, "envs": 2, "eval_episodes": 10}
-    every = {**TINY, **(FLOW if algorithm == "uvd" else {}), **settings}
-    run = Run.create(
-        path, make_config(algorithm, task, "default", asked, every, task_settings or {})
-    )
+    given = {"seeds": 2, "first_seed": 3, "steps": 300, "envs": 2, "eval_episodes": 10}
+    given |= {**TINY, **(FLOW if algorithm == "uvd" else {}), **settings}
+    config, _ = configure(algorithm, task, "default", given, task_settings)
+    run = Run.create(path, to_file(config))
     for step in steps:
         run.report(
             {
@@ -29,16 +30,15 @@ def make_run(path, algorithm, task, steps=(100, 200, 300), task_settings=None, *
                 "eval/success_ever": [1.0, float("nan")],
             }
         )
-    run.close()
     return path
 
 
 def add_agent(path):
     """A checkpoint for the run."""
     run, rng = Run.open(path), np.random.default_rng(0)
-    plan = make_plan(run.config)
+    plan = plan_run(run)
     plan.program.close()
-    like = jax.eval_shape(lambda: plan.program.init(0, 2).agent)
+    like = jax.eval_shape(lambda: plan.program.init(0, 2).state)
     arrays = {}
     for where, leaf in jax.tree_util.tree_flatten_with_path(like)[0]:
         name = jax.tree_util.keystr(where)

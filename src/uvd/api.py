@@ -8,11 +8,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from uvd.collect.worker import FRESH
+from uvd.collect.device import rollouts
+from uvd.collect.exploration import Exploration
+from uvd.collect.worker import FRESH, Job
+from uvd.collect.workers import Policies, Workers
+from uvd.core.episode import Episode
 from uvd.core.errors import UserError
 from uvd.core.policy import Policy, act, greedy
 from uvd.runs import Run
 from uvd.settings import RunConfig, to_file
+from uvd.tasks.find import find_task, with_previous_action
 from uvd.tasks.goalenv import EnvTask, GoalTask
 from uvd.tasks.rewardenv import RewardTask
 from uvd.tasks.task import Task
@@ -172,6 +177,49 @@ def load(path: str | Path) -> Trained:
     return Trained(run, plan, step, state_from_arrays(like, arrays))
 
 
+def play(
+    trained: Trained,
+    episodes: int,
+    seed: int | None = None,
+    task: str | None = None,
+    purpose: int = FRESH,
+) -> tuple[Task | EnvTask, list[Episode]]:
+    """Episodes of one seed's policy without exploration, and the task that was played.
+
+    `task` is another one of the same sizes to play in: one whose episodes do not end, say.
+    """
+    plan, config = trained.plan, trained.plan.config
+    if plan.task.goal_dim:
+        raise UserError(
+            f"{plan.task.id} has goals: only runs without are recorded or played elsewhere"
+        )
+    played_task = plan.task
+    if task:
+        played_task = find_task(task)
+        if config.demos.previous_action:
+            played_task = with_previous_action(played_task)
+    sizes = [
+        (t.obs_dim - t.privileged_dim, t.action_dim, t.goal_dim) for t in (played_task, plan.task)
+    ]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"{task} has sizes (observation, action, goal) {sizes[0]}, the run's has {sizes[1]}"
+        )
+    policy = trained.policy(seed).policy
+    if isinstance(played_task, EnvTask):
+        workers = Workers(played_task, plan.run.workers, plan.run.episode_seconds)
+        try:
+            jobs = [Job(0, 0, purpose, i) for i in range(episodes)]
+            return played_task, workers.play(jobs, Policies([policy]))
+        finally:
+            workers.close()
+    stacked = _rollouts(played_task, Exploration(), policy, jax.random.key(purpose), episodes)
+    return played_task, list(map(Episode, *map(np.asarray, stacked)))
+
+
+_rollouts = jax.jit(rollouts, static_argnums=(0, 4))  # compiled once for all seeds of a run
+
+
 def evaluate(
     trained: Trained, episodes: int = 100, task: str | None = None
 ) -> dict[str, list[float]]:
@@ -180,10 +228,9 @@ def evaluate(
     Without goals, `task` may be another one of the same sizes (one whose episodes do not end).
     """
     if task is not None:
-        from uvd.recording import record, returns
-
-        played = [record(trained, episodes, seed, task, FRESH)[0] for seed in trained.seeds]
-        return {"eval/return": [float(returns(each).mean()) for each in played]}
+        played = [play(trained, episodes, seed, task)[1] for seed in trained.seeds]
+        returns = [np.mean([e.reward.sum(dtype=np.float64) for e in each]) for each in played]
+        return {"eval/return": [float(x) for x in returns]}
     program = trained.plan.program
     try:
         results = program.evaluate(trained.state, FRESH, episodes)

@@ -1,539 +1,514 @@
-"""The command line: parse, call, print."""
+"""The command line: parse, call, print.
 
-import dataclasses
+`uvd` is one tyro application: a tree of subcommands, whose leaves are dataclasses. A parsed leaf is
+called and does its work. What needs JAX or a simulator is imported by the command that uses it, so
+that `uvd --help` is fast.
+"""
+
+import functools
+import io
+import operator
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, suppress
+from dataclasses import dataclass, make_dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
-from tyro.conf import Positional
+from tyro import conf
+from tyro.conf import Positional, arg, subcommand
 
+from uvd.core.config import Count, flatten, require, validate
 from uvd.core.errors import Stopped, UserError, nearest
-from uvd.training.progress import told
+
+if TYPE_CHECKING:
+    from uvd.api import Trained
+    from uvd.settings import RunConfig
 
 ABOUT = """uvd: agents that reach what you show them.
 
-  uvd train ALGORITHM TASK [settings]   train, all seeds at once   (uvd train uvd --help: settings)
-  uvd train --resume RUN                go on with a run that was stopped or killed
-  uvd eval RUN [--video FILE]           success of a trained run over fresh episodes; a film of it
-  uvd plot RUN [RUN ...] -o FILE        learning curves: interquartile mean, 95 % bands
-  uvd plot density RUN -o FILE          the learned density and value, as maps over goals
-  uvd demos info SOURCE                 what is in a file, folder or dataset of demonstrations
-  uvd demos record RUN -o NAME          a run's policy as demonstrations
-  uvd list                              algorithms, tasks and presets
-  uvd reproduce mini                    all point tasks, all methods: Figure 2 in miniature
-  uvd reproduce figure2                 Figure 2 itself: the Fetch robot's push and slide
-  uvd reproduce figure3                 Figure 3: VDI, GAIL, DAC and BC on HalfCheetah and Humanoid
-  uvd reproduce imitation               VDI and its rivals in miniature, from 20 pairs of one expert
-  uvd demo                              the paper's argument in ten minutes
-
 TASK is a built-in task or the id of a Gymnasium environment: one with goals (FetchPush-v4), or one
 with rewards for td3 and for imitation (HalfCheetahNonExploitable-v0, module:Id-v0).
-Example: uvd train uvd PointPush-v0 --seeds 5 --steps 200000
-"""
 
-ABOUT_TRAIN = """uvd train ALGORITHM TASK [settings]: all seeds at once, into a folder of its own.
-
-{}
-
-  uvd train ALGORITHM --help            every setting, its meaning and default
-  uvd train ALGORITHM --preset P --help the same with a preset's values (uvd list names them)
-  uvd train --resume RUN [--steps N]    go on with a run that was stopped, or to more steps
-
-Examples
   uvd train uvd PointPush-v0 --seeds 5 --steps 2e5
   uvd train her FetchSlide-v4 --seeds 3 --steps 1e6 --out runs/slide
-  uvd train td3 HalfCheetahNonExploitableTold-v0 --preset expert
-  uvd train vdi HalfCheetahNonExploitable-v0 --preset cheetah --demos expert.h5 --every 20
-"""
+  uvd train td3 HalfCheetahNonExploitablePrivileged-v0 --preset expert
+  uvd train kdi HalfCheetahNonExploitable-v0 --demos expert.h5 --every 20"""
+
+# Presets that vdi had, and what kdi needs to do the same or better.
+FORMER_PRESETS = {"kernel": "", "ratio": "", "changes": " --match changes"}
+FORMER_PRESETS |= dict.fromkeys(("kernel-humanoid", "humanoid"), " --preset humanoid")
+
+# Arguments that several commands have.
+Run = Annotated[Path, conf.Positional, arg(help="The run's folder.")]
+Picture = Annotated[Path, arg(aliases=["-o"], help="The picture to write.")]
+SEED = "Whose policy, by its seed as `uvd eval` prints it (the run's first if not given)."
+Seed = Annotated[int | None, arg(help=SEED)]
+TASK = "Without goals: another task of the same sizes to play in (one whose episodes do not end)."
+OtherTask = Annotated[str | None, arg(help=TASK)]
+PANEL = arg(aliases=["--panel"])
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainOptions:
-    """Where the run goes and from which preset it starts."""
+@dataclass(frozen=True)
+class Start:
+    """The task, the preset, and where the run goes."""
 
+    task: Positional[str]  # A built-in task (`uvd list`) or the id of a Gymnasium environment.
     preset: str | None = None
-    """Named settings to start from (if not given, what suits the task: fetch, expert, cheetah, ...,
-    else default); paper: its tables and algorithms to the letter. `uvd list` has them all."""
-    out: Path | None = None
-    """The run's folder (runs/ALGORITHM-TASK if not given)."""
-    overwrite: bool = False
-    """Replace a run folder that exists."""
+    """Named settings to start from (`uvd list`); if not given, those that suit the task."""
+    out: Path | None = None  # The run's folder (runs/ALGORITHM-TASK if not given).
+    overwrite: bool = False  # Replace a run folder that exists.
     task_settings: tuple[str, ...] = ()
     """Settings of the task itself, as NAME=VALUE (PointSlideNoise-v0: noise=paper); of an
     environment, what `gymnasium.make` takes."""
 
 
-def _cli(kind: Any, prog: str, args: list[str], description: str | None = None) -> Any:
-    """tyro, with unknown options answered in one line that names the nearest ones."""
-    known = _options(kind)
-    for arg in args:
-        name = arg.split("=")[0]
-        if name.startswith("--") and name not in known:
-            raise nearest(name, (flag for flag in known if "_" not in flag), "option")
-    return tyro.cli(
-        kind, prog=prog, args=args, description=description, config=(tyro.conf.OmitArgPrefixes,)
-    )
+class Train:
+    """`uvd train ALGORITHM`; `train_command` makes a dataclass of it for each algorithm."""
+
+    algorithm: str
+    asks_help: bool  # print the settings, instead of training
+    start: Start
+    words: Any  # each setting as it was typed, or None
+
+    def __call__(self) -> None:
+        from uvd import api
+        from uvd.settings import build
+        from uvd.training.plan import configure
+
+        start, name, task = self.start, self.algorithm, self.start.task
+        if name == "vdi" and start.preset in FORMER_PRESETS:
+            kdi = f"uvd train kdi TASK --demos FILE{FORMER_PRESETS[start.preset]}"
+            raise UserError(f"vdi has no preset '{start.preset}' any more, kdi replaces it: {kdi}")
+        for word in start.task_settings:
+            require("=" in word, f"task setting '{word}' must read NAME=VALUE")
+        task_settings = dict(word.split("=", 1) for word in start.task_settings)
+        given = {setting: word for setting, word in vars(self.words).items() if word is not None}
+        choices = (name, task, start.preset, given, task_settings)
+        if self.asks_help:
+            reads = task and "demos" in given
+            return print_settings(configure(*choices)[0] if reads else build(*choices))
+        out = api.free_folder(name, task, start.out, start.overwrite)
+        config, inputs = configure(*choices)
+        untuned = inputs.demos is not None and not start.preset and config.preset == "default"
+        if untuned and name != "kdi":
+            kdi = f"kdi is the one to try: uvd train kdi {task} --demos {config.demos.demos}"
+            print(f"uvd: {name} has no settings for {task}; {kdi}", file=sys.stderr)
+        return print_final(api.start(config, inputs, out, start.overwrite))
 
 
-def _options(kind: Any) -> set[str]:
-    """The flags of a dataclass whose nested dataclasses share one flat list."""
-    flags = {"--help"}
-    for f in dataclasses.fields(kind):
-        default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
-        if dataclasses.is_dataclass(default) and not isinstance(default, type):
-            flags |= _options(type(default))
-        else:
-            flag = f.name.replace("_", "-")
-            flags |= {f"--{flag}", f"--{f.name}"} | (
-                {f"--no-{flag}"} if isinstance(default, bool) else set()
-            )
-    return flags
+def train_command(name: str, asks_help: bool) -> type:
+    """The dataclass of `uvd train NAME`. Settings are words: `change` knows their types."""
+    from uvd.agents import get_algorithm
+    from uvd.demos.select import DemoSettings
+    from uvd.settings import RunSettings
+
+    algorithm = get_algorithm(name)
+    kinds: dict[type, Any] = {bool: bool | None, tuple: tuple[str, ...] | None}
+    settings: dict[str, Any] = {}
+    for group in (algorithm.config(), RunSettings(), DemoSettings()):
+        settings |= {s: kinds.get(type(value), str | None) for s, value in flatten(group).items()}
+    words = make_dataclass("Words", [(s, kind, None) for s, kind in settings.items()], frozen=True)
+    start: Any = ("start", Start, Start("")) if asks_help else ("start", Start)
+    own = {"algorithm": name, "asks_help": asks_help, "__doc__": algorithm.about}
+    fields = [start, ("words", words, words())]
+    return make_dataclass(f"Train_{name}", fields, bases=(Train,), namespace=own, frozen=True)
 
 
-def _train(args: list[str]) -> None:
-    from uvd import api
-    from uvd.agents import ALGORITHMS, get_algorithm
-    from uvd.settings import DemoSettings, RunSettings, flatten, override, presets, suited
+def print_settings(config: "RunConfig") -> None:
+    """The help of `uvd train ALGORITHM`: every setting, what it means and its value here."""
+    from uvd.agents import get_algorithm
+    from uvd.settings import presets
 
-    if args and args[0].startswith("--resume"):
-        return _resume([*args[0].split("=")[1:], *args[1:]])
-    if not args or args[0] in ("-h", "--help"):
-        print(ABOUT_TRAIN.format("\n".join(f"  {n:6s} {a.about}" for n, a in ALGORITHMS.items())))
-        return None
-    algorithm = args[0]
-    entry = get_algorithm(algorithm)
-    flags = args[1:]
-    # What the options start from hangs on the task, which is not parsed yet.
-    task = next((word for word in flags if re.fullmatch(r"[^-].*-v\d+", word)), "")
-    preset = _value(flags, "--preset") or suited(algorithm, task)
-    if preset not in presets(algorithm):
-        raise nearest(preset, presets(algorithm), f"preset of {algorithm}")
-    defaults = override(entry.config(), presets(algorithm)[preset])
-
-    @dataclasses.dataclass(frozen=True)
-    class Train:
-        task: Positional[str]
-        options: TrainOptions = dataclasses.field(default_factory=TrainOptions)
-        run: RunSettings = dataclasses.field(default_factory=RunSettings)
-        shown: DemoSettings = dataclasses.field(default_factory=DemoSettings)
-        settings: entry.config = dataclasses.field(  # type: ignore[name-defined]
-            default_factory=lambda: defaults
-        )
-        """The algorithm's own."""
-
-    flags = [_whole(f) for f in flags]
-    names = ", ".join(presets(algorithm))
-    about = f"{entry.about}\n\nPresets: {names} (uvd list says what for); shown here: {preset}."
-    made = _cli(Train, f"uvd train {algorithm}", flags, about)
-    trained = api.train(
-        algorithm, made.task, preset=preset, out=made.options.out,
-        overwrite=made.options.overwrite, task_settings=_pairs(made.options.task_settings),
-        **dataclasses.asdict(made.shown), **dataclasses.asdict(made.run), **flatten(made.settings),
-    )  # fmt: skip
-    _print_final(trained)
+    algorithm, ungrouped = get_algorithm(config.algorithm), arg(name="")
+    groups: list[Any] = [("start", Annotated[Start, ungrouped])]
+    groups += [("run", type(config.run), config.run)]
+    if algorithm.learns_from == "demos":
+        groups += [("demonstrations", type(config.demos), config.demos)]
+    groups += [("settings", Annotated[algorithm.config, ungrouped], config.settings)]
+    names = ", ".join(presets(config.algorithm))
+    about = f"{algorithm.about}\n\nPresets: {names}. These are the defaults of {config.preset}."
+    page, prog = make_dataclass("Settings", groups), f"uvd train {config.algorithm}"
+    with suppress(SystemExit):
+        tyro.cli(page, prog=prog, description=about, args=["--help"], config=STYLE)
 
 
-def _pairs(words: tuple[str, ...]) -> dict[str, str]:
-    """`NAME=VALUE` words as a dictionary."""
-    for word in words:
-        if "=" not in word:
-            raise UserError(f"task setting '{word}' must read NAME=VALUE")
-    return dict(word.split("=", 1) for word in words)
+def print_final(trained: "Trained") -> None:
+    """Where a run is, how far it came, and its score: the mean over seeds, then each seed."""
+    from uvd.training.progress import format_score
+
+    score = "no report yet"
+    if rows := trained.rows():
+        name = "eval/return" if "eval/return" in rows[-1] else "eval/success_final"
+        each = ", ".join(f"{x:,.{1 if name == 'eval/return' else 2}f}" for x in rows[-1][name])
+        score = f"{format_score(rows[-1])} ({each})"
+    print(f"{trained.run.path}: step {trained.step:,}, {score}")
 
 
-def _whole(word: str) -> str:
-    """`1e6` as people write it, for settings that are whole numbers."""
-    try:
-        number = float(word)
-        return str(int(number)) if "e" in word.lower() and number == int(number) else word
-    except (ValueError, OverflowError):
-        return word
-
-
-def _value(args: list[str], flag: str) -> str | None:
-    for i, a in enumerate(args):
-        if a == flag and i + 1 < len(args):
-            return args[i + 1]
-        if a.startswith(flag + "="):
-            return a.split("=", 1)[1]
-    return None
-
-
-def _print_final(trained: Any) -> None:
-    rows = trained.rows()
-    if not rows:
-        print(f"{trained.run.path}: step {trained.step:,}, no report yet")
-        return
-    last = rows[-1]
-    if "eval/return" in last:
-        each = ", ".join(f"{x:,.1f}" for x in last["eval/return"])
-        print(f"{trained.run.path}: step {trained.step:,}, {told(last)} ({each})")
-        return
-    final, ever = last["eval/success_final"], last["eval/success_ever"]
-    per_seed = ", ".join(f"{x:.2f}" for x in final)
-    print(
-        f"{trained.run.path}: step {trained.step:,}, final-step success "
-        f"{sum(final) / len(final):.3f} ({per_seed}), ever reached {sum(ever) / len(ever):.3f}"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Resume:
-    """Goes on with a run from its newest good checkpoint."""
+    """Goes on with a run that was stopped or killed, from its newest good checkpoint."""
 
-    run: Positional[Path]
-    steps: int | None = None
-    """Train to this many steps instead of the run's own number."""
+    run: Run
+    steps: int | None = None  # Train to this many steps instead of the run's own number.
 
+    def __call__(self) -> None:
+        from uvd import api
 
-def _resume(args: list[str]) -> None:
-    from uvd import api
-
-    made = _cli(Resume, "uvd train --resume", [_whole(a) for a in args])
-    _print_final(api.resume(made.run, made.steps))
+        print_final(api.resume(self.run, self.steps))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Eval:
-    """Each seed's policy over fresh episodes, without exploration: success, or return."""
+    """Each seed's policy over fresh episodes, without exploration: success, or return; a film."""
 
-    run: Positional[Path]
-    episodes: int = 100
-    """Episodes for each seed."""
-    task: str | None = None
-    """Without goals: another task of the same sizes to play in (one whose episodes do not end)."""
+    run: Run
+    episodes: Count = 100  # Episodes for each seed.
+    task: OtherTask = None
     video: Path | None = None
     """Also film one seed's policy into this file, .mp4 or .gif (a blue frame: at the goal)."""
-    video_episodes: int = 4
-    """Episodes of the video."""
-    video_seed: int | None = None
-    """Whose policy the video shows, by its seed as printed (the run's first if not given)."""
+    video_episodes: Count = 4  # Episodes of the video.
+    video_seed: Seed = None
+
+    def __call__(self) -> None:
+        from uvd import api
+        from uvd.collect.video import check_out
+        from uvd.recording import film
+
+        if self.video:
+            check_out(self.video)
+        trained = api.load(self.run)
+        trained.seed_state(self.video_seed)  # refused before episodes are played
+        result = api.evaluate(trained, self.episodes, self.task)
+        names = {"return": "return", "success_final": "final step", "success_ever": "ever reached"}
+        columns = {name: result[f"eval/{x}"] for x, name in names.items() if f"eval/{x}" in result}
+        print("seed", *(f"{name:>12s}" for name in columns))
+        for seed, *values in zip(trained.seeds, *columns.values(), strict=True):
+            print(f"{seed:4d}", *(f"{value:12,.3f}" for value in values))
+        if self.video:
+            film(trained, self.video, self.video_episodes, self.video_seed)
+            print(self.video)
 
 
-def _eval(args: list[str]) -> None:
-    from uvd import api
-    from uvd.collect.video import check_out
-
-    made = _cli(Eval, "uvd eval", args)
-    for name in ("episodes", "video_episodes"):
-        if getattr(made, name) < 1:
-            raise UserError(f"{name} = {getattr(made, name)} must be at least 1")
-    if made.video:
-        check_out(made.video)
-    trained = api.load(made.run)
-    trained.seed_state(made.video_seed)  # refused before episodes are played
-    result = api.evaluate(trained, made.episodes, made.task)
-    if "eval/return" in result:
-        print("seed      return")
-        for seed, value in zip(trained.seeds, result["eval/return"], strict=True):
-            print(f"{seed:4d}  {value:10,.1f}")
-    else:
-        print("seed  final step  ever reached")
-        columns = (trained.seeds, result["eval/success_final"], result["eval/success_ever"])
-        for seed, final, ever in zip(*columns, strict=True):
-            print(f"{seed:4d}  {final:10.3f}  {ever:12.3f}")
-    if made.video:
-        api.film(trained, made.video, made.video_episodes, made.video_seed)
-        print(made.video)
-
-
-@dataclasses.dataclass(frozen=True)
-class Plot:
-    """Learning curves of runs: interquartile mean over seeds, bootstrap 95 % bands."""
-
-    runs: Positional[tuple[Path, ...]]
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("curves.png")
-    """The picture to write."""
-    metric: str = ""
-    """What to draw, by its name in metrics.jsonl (success at the final step, or the return)."""
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class PlotDensity:
-    """From one state: the learned F and Q over goals, beside what was reached."""
+    """The learned F and Q over goals, from one state, beside what was reached."""
 
-    run: Positional[Path]
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("density.png")
-    """The picture to write."""
-    seed: int | None = None
-    """Which seed's agent to draw, as `uvd eval` prints it (the run's first if not given)."""
-    episode: int = 0
-    """Which start (and goal) to draw it for."""
+    run: Run
+    out: Picture = Path("density.png")
+    seed: Seed = None
+    episode: int = 0  # Which start (and goal) to draw it for.
     step: int | None = None
     """How many steps into that episode (if not given: 0; of an environment, the step before what
     is achieved first changes)."""
 
+    def __call__(self) -> None:
+        from uvd.experiments import maps
 
-def _plot(args: list[str]) -> None:
-    from uvd.experiments import curves, maps
-
-    if args and args[0] == "density":
-        d = _cli(PlotDensity, "uvd plot density", args[1:])
-        maps.draw_density(d.run, d.out, seed=d.seed, episode=d.episode, step=d.step)
-        print(d.out)
-        return
-    made = _cli(Plot, "uvd plot", args)
-    if not made.runs:
-        raise UserError("uvd plot needs at least one run folder")
-    curves.draw_curves(made.runs, made.out, made.metric or curves.main_metric(made.runs))
-    print(made.out)
+        maps.draw_density(self.run, self.out, self.seed, self.episode, self.step)
+        print(self.out)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
+class Plot:
+    """Learning curves of runs: interquartile mean over seeds, bootstrap 95 % bands."""
+
+    runs: Positional[tuple[Path, ...]]  # The runs' folders.
+    out: Picture = Path("curves.png")
+    metric: str = ""
+    """What to draw, by its name in metrics.jsonl (success at the final step, or the return)."""
+    density: Annotated[PlotDensity, subcommand("density")] | None = None
+
+    def __call__(self) -> None:
+        from uvd.experiments import curves
+
+        if self.density:
+            return self.density()
+        require(bool(self.runs), "uvd plot needs at least one run folder")
+        curves.draw_curves(self.runs, self.out, self.metric or curves.main_metric(self.runs))
+        return print(self.out)
+
+
+@dataclass(frozen=True)
 class DemosInfo:
     """What demonstrations hold: a local Minari dataset, GAIL's HDF5 layout, .npz files, or what is
     shipped (`uvd list` names it)."""
 
-    source: Positional[str]
+    source: Positional[str]  # A file, a folder, or a name.
     task: str | None = None
-    """A task whose sizes they must have; shown as that task sees them."""
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """A task whose sizes they must have; they are described as that task has them."""
+    out: Annotated[Path | None, arg(aliases=["-o"])] = None
     """A picture to write: returns, and a few features over time."""
 
+    def __call__(self) -> None:
+        from uvd.demos import files, memory
+        from uvd.experiments.curves import draw_demos
+        from uvd.tasks.find import find_task
 
-@dataclasses.dataclass(frozen=True)
+        demos = files.load_demos(self.source)
+        if self.task:
+            demos = memory.fit_demos(demos, find_task(self.task))
+        print(f"{demos.name} ({demos.kind})")
+        for name, value in memory.summary(demos):
+            print(f"  {name:14s} {value}")
+        if self.out:
+            draw_demos(demos, self.out)
+            print(self.out)
+
+
+@dataclass(frozen=True)
 class DemosRecord:
     """A run's policy as demonstrations, without exploration, of a task without goals."""
 
-    run: Positional[Path]
-    out: Annotated[str, tyro.conf.arg(aliases=["-o"])]
+    run: Run
+    out: Annotated[str, arg(aliases=["-o"])]
     """A Minari dataset of that name (humanoid-expert); a file in GAIL's layout (NAME.h5, .hdf5); or
     a folder of .npz files (NAME.npz makes NAME/)."""
-    episodes: int = 20
-    """How many trajectories."""
-    seed: int | None = None
-    """Whose policy plays, by its seed as `uvd eval` prints it (the run's first if not given)."""
-    task: str | None = None
-    """Another task of the same sizes to play in (one whose episodes do not end)."""
+    episodes: Count = 20  # How many trajectories.
+    seed: Seed = None
+    task: OtherTask = None
+
+    def __call__(self) -> None:
+        from uvd import api, recording
+
+        recording.check_demos_out(self.out)
+        demos = (self.out, self.episodes, self.seed, self.task)
+        path, returns = recording.record_demos(api.load(self.run), *demos)
+        count = f"{self.episodes} trajector{'y' if self.episodes == 1 else 'ies'}"
+        print(f"{path}: {count}, mean return {returns.mean():,.1f}")
 
 
-def _record(args: list[str]) -> None:
-    from uvd import api
+@dataclass(frozen=True)
+class List:
+    """Algorithms with their presets, tasks, and shipped demonstrations."""
 
-    made = _cli(DemosRecord, "uvd demos record", args)
-    if made.episodes < 1:
-        raise UserError(f"episodes = {made.episodes} must be at least 1")
-    api.check_demos_out(made.out)
-    trained = api.load(made.run)
-    path, returns = api.record_demos(trained, made.out, made.episodes, made.seed, made.task)
-    count = f"{made.episodes} trajector{'y' if made.episodes == 1 else 'ies'}"
-    print(f"{path}: {count}, mean return {returns.mean():,.1f}")
+    def __call__(self) -> None:
+        from uvd.agents import ALGORITHMS
+        from uvd.demos.files import shipped
+        from uvd.settings import presets
+        from uvd.tasks import TASKS, fetch, locomotion
 
-
-def _demos(args: list[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from uvd.demos.memory import fit_demos, summary
-    from uvd.demos.files import load_demos
-    from uvd.training.loop import find_task
-
-    if not args or args[0] in ("-h", "--help"):
-        return print("\n".join(line for line in ABOUT.splitlines() if "uvd demos" in line))
-    if args[0] == "record":
-        return _record(args[1:])
-    if args[0] != "info":
-        raise nearest(args[0], ["info", "record"], "command of uvd demos")
-    made = _cli(DemosInfo, "uvd demos info", args[1:])
-    demos = load_demos(made.source)
-    if made.task:
-        task = find_task(made.task, {})
-        demos = fit_demos(demos, task.id, task.obs_dim, task.action_dim)
-    table = Table(title=f"{demos.name} ({demos.kind})", show_header=False)
-    for row in summary(demos):
-        table.add_row(*row)
-    Console().print(table)
-    if made.out:
-        from uvd.experiments.curves import draw_demos
-
-        draw_demos(demos, made.out)
-        print(made.out)
-    return None
+        print("algorithms and their presets")
+        for name, algorithm in ALGORITHMS.items():
+            print(f"  {name:20s} {algorithm.about}")
+            for preset, (about, _) in presets(name).items():
+                print(f"    {preset:18s} {about}")
+        print("tasks")
+        tasks = {name: make().about for name, make in TASKS.items()}
+        for name, about in {**tasks, **fetch.ABOUT, **locomotion.ABOUT}.items():
+            print(f"  {name:42s} {about}")
+        print("  ... and any Gymnasium environment with goals by its id: PointMaze_UMaze-v3;")
+        print("  for td3 and for imitation any other with rewards too: HalfCheetah-v5")
+        print("demonstrations: " + (", ".join(shipped()) or "none are shipped"))
 
 
-def _list(args: list[str]) -> None:
-    from uvd.agents import ALGORITHMS
-    from uvd.demos.files import shipped
-    from uvd.settings import PRESETS_ABOUT, presets
-    from uvd.tasks import TASKS
-    from uvd.tasks.fetch import ABOUT as ROBOTS
-    from uvd.tasks.locomotion import ABOUT as WALKERS
+@dataclass(frozen=True)
+class Experiment:
+    """What experiments share. Other options are the arguments of the experiment's `reproduce`."""
 
-    print("algorithms (presets)")
-    for name, algorithm in ALGORITHMS.items():
-        print(f"  {name:20s} {algorithm.about} ({', '.join(presets(name))})")
-    print("presets")
-    for name, about in PRESETS_ABOUT.items():
-        print(f"  {name:20s} {about}")
-    print("tasks")
-    for name, maker in TASKS.items():
-        print(f"  {name:36s} {maker().about}")
-    for name, about in {**ROBOTS, **WALKERS}.items():
-        print(f"  {name:36s} {about}")
-    print("  ... and any Gymnasium goal environment by its id: FetchReach-v4, PointMaze_UMaze-v3;")
-    print("  for td3 and for imitation any other with rewards too: HalfCheetah-v5")
-    print("demonstrations: " + (", ".join(shipped()) or "none are shipped"))
+    module = ""  # its name
 
-
-@dataclasses.dataclass(frozen=True)
-class Mini:
-    """All point tasks, all methods, more seeds: the paper's Figure 2 in miniature."""
-
-    out: Path = Path("runs/mini")
-    """Folder for runs, figures and the table."""
-    seeds: int = 10
-    """Seeds of every run."""
-    tasks: tuple[str, ...] = ()
-    """Only these tasks (all point tasks if none is named)."""
-    methods: tuple[str, ...] = ()
-    """Only these methods: td3, her-future, her-final, her-episode, her-paper, uvd; also, if named:
-    uvd-density (no true futures), her-calm (a larger penalty on actions)."""
-    jobs: int = 0
-    """Runs trained side by side (0: one on each of two CPU cores)."""
+    out: Path  # Folder for runs, figures and tables.
+    seeds: int  # Seeds of every run.
+    methods: tuple[str, ...] = ()  # Only these methods.
+    jobs: int = 0  # Runs trained side by side (0: one on each of two CPU cores).
     draw: bool = False
     """Train nothing: figures and tables again, from the small files of the runs in the folder."""
 
+    def __call__(self) -> None:
+        from uvd.experiments.batch import AT_ONCE
 
-@dataclasses.dataclass(frozen=True)
-class Figure2:
-    """TD3, HER and UVD on the Fetch robot's push and slide: the paper's Figure 2."""
+        module = import_module(f"uvd.experiments.{self.module}")
+        if self.draw:
+            return module.draw(self.out)
+        own = {name: value for name, value in vars(self).items() if name not in ("jobs", "draw")}
+        return module.reproduce(**own, at_once=self.jobs or AT_ONCE)
 
-    panel: tuple[str, ...] = ()
-    """Only these panels: push, slide, sparse, noise."""
-    out: Path = Path("runs/figure2")
-    """Folder for runs, figures and the tables."""
-    seeds: int = 5
-    """Seeds of every run."""
+
+@dataclass(frozen=True)
+class Mini(Experiment):
+    """Figure 2 in miniature: all point tasks, all methods (td3, her-future, her-final, her-episode,
+    her-paper, uvd; if named also uvd-density: no true futures; her-calm: actions cost more)."""
+
+    module = "mini"
+    tasks: tuple[str, ...] = ()  # Only these tasks (all point tasks if none is named).
+
+
+@dataclass(frozen=True)
+class Figure2(Experiment):
+    """Figure 2: methods td3, her and uvd on the Fetch robot's push and slide."""
+
+    module = "figure2"
+    panels: Annotated[tuple[str, ...], PANEL] = ()  # Only: push, slide, sparse, noise.
     steps: int | None = None
     """Environment steps of each seed (if not given: push 500 000, the others 1 000 000)."""
-    methods: tuple[str, ...] = ()
-    """Only these methods: td3, her, uvd."""
-    jobs: int = 0
-    """Runs trained side by side (0: one on each of two CPU cores)."""
-    code_noise: bool = False
-    """The noise of the authors' released code instead of the paper's formula."""
-    draw: bool = False
-    """Train nothing: figures and tables again, from the small files of the runs in the folder."""
+    code_noise: bool = False  # Noise as the authors' released code has it, not the paper's formula.
 
 
-@dataclasses.dataclass(frozen=True)
-class Figure3:
-    """VDI (also with its presets `ratio`, `kernel` and `changes`), GAIL, DAC and BC over the amount
-    of demonstrations: the paper's Figure 3."""
+@dataclass(frozen=True)
+class Figure3(Experiment):
+    """Figure 3: methods vdi, kdi, kdi-changes, gail, dac, bc over the amount of demonstrations."""
 
-    panel: tuple[str, ...] = ()
-    """Only these panels: cheetah, humanoid."""
-    out: Path = Path("runs/figure3")
-    """Folder for runs, figures and the tables."""
-    seeds: int = 5
-    """Seeds of every run."""
+    module = "figure3"
+    panels: Annotated[tuple[str, ...], PANEL] = ()  # Only: cheetah, humanoid.
     steps: int | None = None
     """Environment steps of each seed (if not given, each method's own: VDI 10 or 25 million)."""
-    methods: tuple[str, ...] = ()
-    """Only these methods: vdi, vdi-ratio, vdi-kernel, vdi-changes (its presets), gail, dac, bc."""
     grid: tuple[str, ...] = ()
     """Only these amounts, as TRAJECTORIESxEVERY: 1x20 is every 20th pair of one trajectory."""
-    demos: str | None = None
-    """Demonstrations of the panel's task other than the shipped ones."""
-    jobs: int = 0
-    """Runs trained side by side (0: one on each of two CPU cores)."""
-    draw: bool = False
-    """Train nothing: figures and tables again, from the small files of the runs in the folder."""
+    demos: str | None = None  # Demonstrations of the panel's task other than the shipped ones.
 
 
-@dataclasses.dataclass(frozen=True)
-class Imitation:
-    """VDI, DAC, GAIL and BC on PointLoop from 20 pairs of one expert: imitation in miniature."""
+@dataclass(frozen=True)
+class Imitation(Experiment):
+    """Figure 3 in miniature: methods vdi, dac, gail and bc on PointLoop from 20 pairs of an expert
+    (if named, also dac-states and gail-states: without actions, as VDI)."""
 
-    out: Path = Path("runs/imitation")
-    """Folder for runs, demonstrations, the figure and the table."""
-    seeds: int = 2
-    """Seeds of every run."""
-    methods: tuple[str, ...] = ("vdi", "dac", "gail", "bc")
-    """Only these methods; also, if named: dac-states, gail-states (without actions, as VDI)."""
-    jobs: int = 0
-    """Runs trained side by side (0: one on each of two CPU cores)."""
+    draw: conf.Suppress[bool] = False
 
+    def __call__(self) -> None:
+        from uvd.experiments import batch, imitation_mini
 
-EXPERIMENTS: dict[str, Any] = {
-    "mini": Mini,
-    "figure2": Figure2,
-    "figure3": Figure3,
-    "imitation": Imitation,
-}
+        methods = self.methods or imitation_mini.MAIN_METHODS
+        imitation_mini.run(self.out, self.seeds, methods, self.jobs or batch.AT_ONCE)
 
 
-def _reproduce(args: list[str]) -> None:
-    if not args or args[0] in ("-h", "--help"):
-        print(ABOUT)
-        return
-    name = args[0]
-    if name not in EXPERIMENTS:
-        raise nearest(name, EXPERIMENTS, "experiment")
-    made = _cli(EXPERIMENTS[name], f"uvd reproduce {name}", [_whole(a) for a in args[1:]])
-    from uvd.experiments import figure2, figure3, imitation_mini, mini
-    from uvd.experiments.batch import AT_ONCE
-
-    at_once = made.jobs or AT_ONCE
-    if getattr(made, "draw", False):
-        {"mini": mini.draw, "figure2": figure2.draw, "figure3": figure3.draw}[name](made.out)
-    elif name == "mini":
-        mini.reproduce(made.out, made.seeds, made.tasks, made.methods, at_once)
-    elif name == "imitation":
-        imitation_mini.run(made.out, made.seeds, made.methods, at_once)
-    elif name == "figure3":
-        figure3.reproduce(
-            made.out, made.panel, made.methods, made.seeds, made.steps, made.grid, made.demos,
-            at_once,
-        )  # fmt: skip
-    else:
-        figure2.reproduce(
-            made.out, made.panel, made.methods, made.seeds, made.steps, at_once, made.code_noise
-        )
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Demo:
-    """The paper's argument in miniature: the cliff walk's bias, learning curves, imitation."""
+    """The paper's argument in ten minutes: the cliff walk's bias, learning curves, imitation."""
 
-    out: Path = Path("demo")
-    """Folder for runs, figures and the table."""
+    out: Path = Path("demo")  # Folder for runs, figures and tables.
 
+    def __call__(self) -> None:
+        from uvd.experiments import mini
 
-def _demo(args: list[str]) -> None:
-    from uvd.experiments import mini
-
-    mini.demo(_cli(Demo, "uvd demo", args).out)
+        mini.demo(self.out)
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {
-    "train": _train,
-    "eval": _eval,
-    "plot": _plot,
-    "demos": _demos,
-    "list": _list,
-    "reproduce": _reproduce,
-    "demo": _demo,
+class Group(NamedTuple):
+    """Commands that share their first words."""
+
+    about: str
+    noun: str  # what each of them is called
+    commands: Mapping[str, Any]  # dataclasses, their instances, and groups, by the next word
+
+
+HELP = {"-h", "--help"}
+NAMES = (conf.OmitArgPrefixes, conf.OmitSubcommandPrefixes, conf.PositionalMetavarFromFieldName)
+STYLE: Any = (*NAMES, conf.DisallowNone)
+EXPERIMENTS = {
+    "mini": Mini(Path("runs/mini"), seeds=10),
+    "figure2": Figure2(Path("runs/figure2"), seeds=5),
+    "figure3": Figure3(Path("runs/figure3"), seeds=5),
+    "imitation": Imitation(Path("runs/imitation"), seeds=2),
 }
+DEMOS = {"info": DemosInfo, "record": DemosRecord}
+COMMANDS = {
+    "train": Group("An algorithm on a task, all seeds at once.", "algorithm", {"--resume": Resume}),
+    "eval": Eval,
+    "plot": Plot,
+    "demos": Group("What demonstrations hold; a run's policy as new ones.", "command", DEMOS),
+    "list": List,
+    "reproduce": Group("The figures, and the same in miniature.", "experiment", EXPERIMENTS),
+    "demo": Demo,
+}
+
+
+def all_commands(args: list[str]) -> Group:
+    """The tree of commands; with the algorithms, which need JAX, only for `uvd train`."""
+    tree: dict[str, Any] = {**COMMANDS}
+    if args[0] == "train":
+        from uvd.agents import ALGORITHMS
+
+        asks_help = not HELP.isdisjoint(args)
+        algorithms = {name: train_command(name, asks_help) for name in ALGORITHMS}
+        tree["train"] = tree["train"]._replace(commands={**algorithms, "--resume": Resume})
+    return Group(ABOUT, "command", tree)
+
+
+def find(group: Any, args: list[str]) -> Any:
+    """The command that the first words name, or the group where they end."""
+    if not isinstance(group, Group) or not args or args[0] in HELP:
+        return group
+    if args[0] not in group.commands:
+        raise nearest(args[0], group.commands, group.noun)
+    return find(group.commands[args[0]], args[1:])
+
+
+def subcommands(group: Group) -> Any:
+    """The group as tyro knows it: a union (with None, which cannot be chosen: it needs two)."""
+    kinds: list[Any] = [None]
+    for word, kind in group.commands.items():
+        if isinstance(kind, Group):
+            kinds.append(Annotated[subcommands(kind), subcommand(word, description=kind.about)])
+        elif isinstance(kind, type):
+            kinds.append(Annotated[kind, subcommand(word)])
+        else:
+            kinds.append(Annotated[type(kind), subcommand(word, default=kind)])
+    return functools.reduce(operator.or_, kinds)
+
+
+def parse(args: list[str]) -> Callable[[], None]:
+    """The command that was typed: calling it does its work. Help is printed at once."""
+    if args in ([], ["help"]):
+        args = ["--help"]
+    if args[0] == "train" and len(args) > 1:
+        args = ["train", *args[1].split("=", 1), *args[2:]]  # --resume=RUN
+    tree = all_commands(args)
+    found = find(tree, args)
+    trains = isinstance(found, type) and issubclass(found, Train)  # prints its help by itself
+    if trains:
+        args = [word for word in args if word not in HELP]
+    elif isinstance(found, Group):
+        args = [*args, "--help"]
+    message = io.StringIO()
+    try:
+        with redirect_stderr(message):
+            command, rest = tyro.cli(
+                subcommands(tree),
+                prog="uvd",
+                description=tree.about,
+                args=[whole_number(word) for word in args],
+                add_help=not trains,
+                return_unknown_args=True,
+                config=STYLE,
+            )
+    except SystemExit as stop:
+        if stop.code:
+            raise UserError(unboxed(message.getvalue())) from None
+        return lambda: None
+    if rest and rest[0].startswith("-"):
+        flags = [f"--{name.replace('_', '-')}" for name in flatten(command)]
+        raise nearest(rest[0].split("=")[0], flags, "option")
+    require(not rest, f"{' '.join(rest[:1])} is one word too many")
+    validate(command)
+    return command
+
+
+def whole_number(word: str) -> str:
+    """The word; if it is a whole number as people write it (1e6), as tyro reads it."""
+    if re.fullmatch(r"\d+(\.\d+)?e\d+", word) and float(word).is_integer():
+        return str(int(float(word)))
+    return word
+
+
+def unboxed(box: str) -> str:
+    """What tyro says in a box, without title, frame, and the help below the rule."""
+    text = re.sub(r"\x1b\[[\d;]*m|[│╭╮╰╯]", "", box)
+    rule = "[─-]{3,}"
+    return " ".join(re.split(rule, re.split(rule, text, maxsplit=1)[-1])[0].split())
 
 
 def main(args: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     own = args is None  # the process is ours
-    args = sys.argv[1:] if args is None else args
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(ABOUT)
-        return 0
     try:
-        if args[0] not in COMMANDS:
-            raise nearest(args[0], COMMANDS, "command")
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # for an environment `module:Id-v0` in this folder
-        COMMANDS[args[0]](args[1:])
+        parse(sys.argv[1:] if args is None else args)()
         sys.stdout.flush()
     except UserError as error:
         print(f"uvd: {error}", file=sys.stderr)

@@ -4,15 +4,11 @@ import os
 import re
 from pathlib import Path
 
-import jax
 import numpy as np
 
-from uvd.api import Trained
-from uvd.collect.device import rollouts
-from uvd.collect.exploration import Exploration
+from uvd.api import Trained, play
 from uvd.collect.video import Film, write_video
-from uvd.collect.worker import RECORD, Job
-from uvd.collect.workers import Policies, Workers
+from uvd.collect.worker import RECORD
 from uvd.core.errors import UserError
 from uvd.demos.memory import Trajectory
 from uvd.demos.write import check_minari_id, write_gail, write_minari, write_npz
@@ -20,8 +16,6 @@ from uvd.tasks import TASKS
 from uvd.tasks.find import find_task, with_previous_action
 from uvd.tasks.goalenv import EnvTask
 from uvd.tasks.task import Task
-
-_rollouts = jax.jit(rollouts, static_argnums=(0, 4))  # compiled once for all seeds of a run
 
 
 def film(trained: Trained, out: str | Path, episodes: int = 4, seed: int | None = None) -> None:
@@ -90,46 +84,17 @@ def record_demos(
 
 
 def record(
-    trained: Trained,
-    episodes: int,
-    seed: int | None = None,
-    task: str | None = None,
-    purpose: int = RECORD,
+    trained: Trained, episodes: int, seed: int | None = None, task: str | None = None
 ) -> tuple[list[Trajectory], list[bool]]:
     """Episodes of one seed's policy as demonstrations, and which of them ended by themselves.
 
-    In the task's own observations and actions, without exploration. `task` is another one of the
-    same sizes to play in: one whose episodes do not end, say.
+    They are in the task's own observations and actions: without privileged numbers and without the
+    previous action.
     """
-    plan, config = trained.plan, trained.plan.config
-    if plan.task.goal_dim:
-        raise UserError(
-            f"{plan.task.id} has goals: only runs without are recorded or played elsewhere"
-        )
-    own = find_task(task or config.task, {} if task else config.task_settings)
-    played_task = with_previous_action(own) if config.demos.previous_action else own
-    sizes = [
-        (t.obs_dim - t.privileged_dim, t.action_dim, t.goal_dim) for t in (played_task, plan.task)
-    ]
-    if sizes[0] != sizes[1]:
-        raise UserError(
-            f"{own.id} has sizes (observation, action, goal) {sizes[0]}, the run's has {sizes[1]}"
-        )
-    policy = trained.policy(seed).policy
-    if isinstance(played_task, EnvTask):
-        workers = Workers(played_task, plan.run.workers, plan.run.episode_seconds)
-        try:
-            jobs = [Job(0, 0, purpose, i) for i in range(episodes)]
-            played = workers.play(jobs, Policies([policy]))
-        finally:
-            workers.close()
-    else:
-        key = jax.random.key(purpose)
-        stacked = jax.tree.map(
-            np.asarray, _rollouts(played_task, Exploration(), policy, key, episodes)
-        )
-        played = [type(stacked)(*row) for row in zip(*stacked)]
-    obs_dim = own.obs_dim - own.privileged_dim
+    played_task, played = play(trained, episodes, seed, task, RECORD)
+    obs_dim = played_task.obs_dim - played_task.privileged_dim
+    if trained.plan.config.demos.previous_action:
+        obs_dim -= played_task.action_dim
     trajectories = [
         Trajectory(e.obs[:, :obs_dim], played_task.env_action(e.action), e.reward) for e in played
     ]

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from small_tasks import KEY, insert_episodes, unit_norm
 from uvd.agents import Spec
-from uvd.agents.her import STRATEGIES, HERConfig, hindsight_goals
-from uvd.agents.td3 import HEADS, TD3Config, init_td3, sparse_target
-from uvd.core.policy import Norm
-from uvd.core.replay import Episode, fetch, init_ring, insert_all
+from uvd.agents.actor_critic import TD3Config
+from uvd.agents.her import STRATEGIES, HERConfig, hindsight_goals, make_her
+from uvd.core.episode import Episode
+from uvd.core.errors import UserError
+from uvd.core.replay import fetch
 
 HORIZON, CAPACITY, TIMES = 6, 24, 500
 LENGTHS = [4, 6, 2, 6, 3, 5]  # 32 rows: the first episode is gone, the second is cut
@@ -29,22 +31,24 @@ def intended(episode):
 
 @pytest.fixture(scope="module")
 def ring():
-    t = np.arange(HORIZON + 1)
+    n, t = len(LENGTHS), np.arange(HORIZON + 1)
     mark = np.stack([np.where(t <= n, tag(e, t), np.nan) for e, n in enumerate(LENGTHS)])
-    n = len(LENGTHS)
+    mark = mark[..., None].astype(np.float32)
+    reached_at = np.random.default_rng(0).integers(0, LENGTHS)
     episodes = Episode(
-        jnp.asarray(mark[..., None], jnp.float32),
-        jnp.zeros((n, HORIZON, 1)),
-        jnp.asarray(mark[..., None], jnp.float32),
-        jnp.asarray([[intended(e)] for e in range(n)]),
-        jnp.asarray(LENGTHS),
-        jnp.zeros(n, bool),
-        jnp.asarray(REACHED),
+        obs=mark,
+        action=np.zeros((n, HORIZON, 1), np.float32),
+        achieved=mark,
+        goal=np.array([[intended(e)] for e in range(n)], np.float32),
+        length=np.array(LENGTHS, np.int32),
+        terminated=np.zeros(n, bool),
+        success=(np.arange(HORIZON) == reached_at[:, None]) & np.array(REACHED)[:, None],
+        reward=np.zeros((n, HORIZON), np.float32),
     )
-    return jax.jit(insert_all)(init_ring(CAPACITY, 1, 1, 1), episodes)
+    return insert_episodes(episodes, CAPACITY)
 
 
-def kept():
+def transitions():
     """(episode, t) of the transitions in the ring, oldest first."""
     return [(e, t) for e, n in enumerate(LENGTHS) if e for t in range(CUT.get(e, 0), n)]
 
@@ -52,16 +56,16 @@ def kept():
 @pytest.fixture(scope="module")
 def batch(ring):
     """Every transition of the ring, many times."""
-    rows = ring.order[(ring.first + jnp.arange(len(kept()))) % CAPACITY]
-    return fetch(ring, jnp.repeat(rows, TIMES))
+    number = np.repeat(int(ring.first) + np.arange(len(transitions())), TIMES)
+    return jax.jit(fetch)(ring, np.asarray(ring.order)[number % CAPACITY])
 
 
 def test_the_ring_is_as_described(batch):
-    assert batch.achieved[::TIMES, 0].tolist() == [tag(e, t) for e, t in kept()]
+    assert batch.achieved[::TIMES, 0].tolist() == [tag(e, t) for e, t in transitions()]
 
 
 def goals_of(ring, batch, **settings):
-    """Altered goals per transition, `[transition, time]`, and whether they are altered."""
+    """Altered goals of each transition, `[transition, time]`, and whether they are altered."""
     draw = jax.jit(lambda key: hindsight_goals(HERConfig(**settings), ring, batch, key))
     goals = np.asarray(draw(jax.random.key(1)))[:, 0].reshape(-1, TIMES)
     return goals, goals >= 0
@@ -76,49 +80,53 @@ def candidates(strategy, e, t):
     }[strategy]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_goals_are_uniform_over_the_right_set(ring, batch, strategy):
-    goals, altered = goals_of(ring, batch, strategy=strategy, k=4)
+@pytest.mark.parametrize(("strategy", "k"), [("future", 4), ("final", 1), ("episode", 9)])
+def test_goals_are_uniform_over_the_right_set(ring, batch, strategy, k):
+    """k goals are altered for each one that is not."""
+    goals, altered = goals_of(ring, batch, strategy=strategy, k=k)
     statistic = freedom = 0.0
-    for (e, t), row, who in zip(kept(), goals, altered, strict=True):
-        assert (row[~who] == intended(e)).all()
+    for (e, t), row, chosen in zip(transitions(), goals, altered, strict=True):
+        assert (row[~chosen] == intended(e)).all()
         expected = [tag(e, j) for j in candidates(strategy, e, t)]
-        seen, counts = np.unique(row[who], return_counts=True)
-        assert seen.tolist() == expected
+        found, counts = np.unique(row[chosen], return_counts=True)
+        assert found.tolist() == expected
         statistic += stats.chisquare(counts).statistic
         freedom += len(expected) - 1
     assert freedom == 0 or stats.chi2.sf(statistic, freedom) > 1e-3
-
-
-@pytest.mark.parametrize("k", [0, 1, 4])
-def test_share_of_altered_goals(ring, batch, k):
-    _, altered = goals_of(ring, batch, strategy="future", k=k)
     share = k / (1 + k)
-    assert altered.mean() == pytest.approx(share, abs=4 * (share * (1 - share) / 9500) ** 0.5)
+    error = (share * (1 - share) / altered.size) ** 0.5
+    assert altered.mean() == pytest.approx(share, abs=4 * error)
 
 
-def test_paper_alters_all_of_the_unsuccessful_roll_outs_and_nothing_else(ring, batch):
+def test_no_goal_is_altered_for_k_of_0(ring, batch):
+    assert not goals_of(ring, batch, k=0)[1].any()
+
+
+def test_paper_alters_all_of_the_unsuccessful_episodes_and_nothing_else(ring, batch):
     goals, altered = goals_of(ring, batch, strategy="paper")
-    for (e, t), row, who in zip(kept(), goals, altered, strict=True):
-        assert who.all() == who.any() == (not REACHED[e])
-        expected = (
-            [intended(e)] if REACHED[e] else [tag(e, j) for j in range(t + 1, LENGTHS[e] + 1)]
-        )
-        assert np.unique(row).tolist() == expected
+    for (e, t), row, chosen in zip(transitions(), goals, altered, strict=True):
+        assert chosen.all() == chosen.any() == (not REACHED[e])
+        future = [tag(e, j) for j in candidates("future", e, t)]
+        assert np.unique(row).tolist() == ([intended(e)] if REACHED[e] else future)
 
 
-def test_reward_is_the_transitions_own(ring, batch):
-    """A goal achieved one step ahead is a success here, one achieved later is not."""
-    norm = jax.tree.map(jnp.asarray, Norm(np.zeros(1), np.ones(1), np.zeros(1), np.ones(1)))
-    success = lambda achieved, goal: abs(achieved - goal).sum(-1) < 0.5  # noqa: E731
-    spec = Spec(1, 1, 1, success, norm, (0,))
-    config = TD3Config(hidden=(4,))
-    head = HEADS["tanh"](50.0, 0.0)
-    state = init_td3(config, head, spec, jax.random.key(0))
-    for strategy in STRATEGIES:
-        goals = hindsight_goals(HERConfig(strategy=strategy), ring, batch, jax.random.key(2))
-        ended = batch._replace(terminated=jnp.ones_like(batch.terminated))  # the reward alone
-        target, _ = sparse_target(config, head, spec)(state, ended, goals, jax.random.key(0))
-        expected = np.where(np.asarray(goals) == np.asarray(batch.achieved) + 1, 0.0, -1.0)
-        np.testing.assert_array_equal(target, expected[:, 0])
-        assert -1 < target.mean() < 0
+def test_the_reward_is_the_transitions_own(ring):
+    """A goal achieved one step ahead is a success here, one achieved later is not.
+
+    The mean reward of an update is the share of transitions whose altered goal is the next one.
+    """
+    spec = Spec(1, 1, 1, lambda a, g: abs(a - g).sum(-1) < 0.5, unit_norm(1, 1), (0,))
+    config = HERConfig(td3=TD3Config(hidden=(4,), batch=4000), strategy="future", k=4)
+    agent = make_her(config, spec)
+    state = jax.jit(agent.init)(KEY)
+    _, metrics = jax.jit(agent.update)(state, ring, KEY, jnp.asarray(1))
+    successes = [0.8 / (LENGTHS[e] - t) for e, t in transitions()]
+    assert float(metrics["critic/reward"]) == pytest.approx(np.mean(successes) - 1, abs=0.03)
+
+
+def test_unknown_strategies_and_bounded_heads_are_refused():
+    assert {*STRATEGIES, "paper"} == {"future", "final", "episode", "paper"}
+    with pytest.raises(UserError, match="unknown strategy 'futur'; nearest: future"):
+        HERConfig(strategy="futur")
+    with pytest.raises(UserError, match="critic_head = sigmoid is for values above 0"):
+        HERConfig(td3=TD3Config(critic_head="sigmoid", critic_start=0.5))

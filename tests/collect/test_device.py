@@ -5,43 +5,44 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from uvd.collect.device import Exploration, explore, rollout, rollouts
+from uvd.collect.device import explore, random_rollouts, rollout, rollouts
+from uvd.collect.exploration import Exploration
 from uvd.core.nets import init_mlp
 from uvd.core.policy import Norm, Policy, act
-from uvd.training.evaluate import evaluate_policy, successes
 from uvd.tasks import make_task, pointloop
 
 STEPS = 30_000
 
 
 @jax.jit
-def chain(noise, share, hold, action):
+def chain(noise, share, hold, unclipped, action):
     """One long walk of `explore` around a constant action."""
+    how = Exploration(noise, share, hold, unclipped)
 
     def body(carry, key):
-        taken, wild = explore(Exploration(noise, share, hold), key, action, *carry)
-        return (taken, wild), (taken, wild)
+        taken, random = explore(how, key, action, *carry)
+        return (taken, random), (taken, random)
 
     first = (jnp.zeros_like(action), jnp.zeros((), bool))
     keys = jax.random.split(jax.random.key(0), STEPS)
     return jax.lax.scan(body, first, keys)[1]
 
 
-def walk(noise=0.0, share=0.0, hold=1, action=(0.0, 0.0)):
-    taken, wild = chain(noise, share, float(hold), jnp.asarray(action))
-    return np.asarray(taken), np.asarray(wild)
+def walk(noise=0.0, share=0.0, hold=1, unclipped=False, action=(0.0, 0.0)):
+    taken, random = chain(noise, share, float(hold), unclipped, jnp.asarray(action))
+    return np.asarray(taken), np.asarray(random)
 
 
 @pytest.mark.parametrize(("share", "hold"), [(0.3, 1), (0.3, 3), (0.1, 10), (0.8, 4), (1.0, 5)])
-def test_share_and_length_of_random_stretches(share, hold):
-    taken, wild = walk(share=share, hold=hold)
+def test_random_stretches_have_their_share_and_length(share, hold):
+    taken, random = walk(share=share, hold=hold)
     # A stretch is one held action: the next may follow at once.
-    fresh = wild & np.r_[True, (taken[1:] != taken[:-1]).any(-1)]
+    fresh = random & np.r_[True, (taken[1:] != taken[:-1]).any(-1)]
     stretches = fresh.sum()
     tolerance = 5 * (hold / STEPS) ** 0.5
-    assert wild.mean() == pytest.approx(share, abs=tolerance)
-    assert wild.sum() / stretches == pytest.approx(hold, rel=5 / stretches**0.5)
-    assert (taken[~wild] == 0).all()
+    assert random.mean() == pytest.approx(share, abs=tolerance)
+    assert random.sum() / stretches == pytest.approx(hold, rel=5 / stretches**0.5)
+    assert (taken[~random] == 0).all()
     drawn = taken[fresh]
     assert abs(drawn).max() <= 1
     assert abs(drawn.mean(0)).max() < 5 / (3 * stretches) ** 0.5
@@ -49,18 +50,18 @@ def test_share_and_length_of_random_stretches(share, hold):
 
 
 def test_without_exploration_the_policy_acts():
-    taken, wild = walk(action=(0.3, -0.9))
-    assert not wild.any()
+    taken, random = walk(action=(0.3, -0.9))
+    assert not random.any()
     np.testing.assert_array_equal(taken, np.tile(np.float32([0.3, -0.9]), (STEPS, 1)))
 
 
 def test_noise_has_its_width_and_is_clipped():
-    taken, wild = walk(noise=0.2, share=0.3, hold=3)
-    calm = taken[~wild]
-    assert calm.std(0) == pytest.approx(0.2, rel=0.02)
-    assert abs(calm.mean(0)).max() < 0.005
-    assert abs(np.corrcoef(calm.T)[0, 1]) < 0.03
-    held = wild[1:] & wild[:-1] & (taken[1:] == taken[:-1]).all(-1)
+    taken, random = walk(noise=0.2, share=0.3, hold=3)
+    noisy = taken[~random]
+    assert noisy.std(0) == pytest.approx(0.2, rel=0.02)
+    assert abs(noisy.mean(0)).max() < 0.005
+    assert abs(np.corrcoef(noisy.T)[0, 1]) < 0.03
+    held = random[1:] & random[:-1] & (taken[1:] == taken[:-1]).all(-1)
     assert held.mean() == pytest.approx(0.3 * 2 / 3, abs=0.03)  # no noise on a held action
 
     taken, _ = walk(noise=0.5, action=(0.9, -1.0))
@@ -69,8 +70,13 @@ def test_noise_has_its_width_and_is_clipped():
     assert (taken[:, 0] == 1).mean() == pytest.approx(0.4207, abs=0.02)  # P(0.5 z > 0.1)
     assert (taken[:, 1] == -1).mean() == pytest.approx(0.5, abs=0.02)
 
+    unclipped, _ = walk(noise=0.5, unclipped=True, action=(0.9, -1.0))
+    np.testing.assert_array_equal(unclipped.clip(-1, 1), taken)
+    assert unclipped.std(0) == pytest.approx(0.5, rel=0.02)
+
 
 TASK = make_task("PointReach-v0")._replace(horizon=20)
+EPISODES = 8
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +87,9 @@ def policy():
 
 
 @pytest.fixture(scope="module")
-def replayed(policy):
-    """Episodes, and what stepping the task again with their actions gives."""
-    keys = jax.random.split(jax.random.key(1), 8)
+def collected(policy):
+    """A function that gives episodes, and the result of stepping the task with their actions."""
+    keys = jax.random.split(jax.random.key(1), EPISODES)
 
     @jax.jit
     def play(how):
@@ -93,7 +99,7 @@ def replayed(policy):
 
         def again(key, actions):
             start = TASK.reset(jax.random.split(key)[0])
-            states = jax.lax.scan(step, start, actions)[1]
+            states = jax.lax.scan(step, start, actions.clip(-1, 1))[1]
             states = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), start, states)
             return jax.vmap(TASK.observe)(states), jax.vmap(TASK.achieved)(states), start.goal
 
@@ -102,8 +108,8 @@ def replayed(policy):
     return lambda *how: jax.tree.map(np.asarray, play(Exploration(*how)))
 
 
-def test_rows_are_what_the_task_did(replayed):
-    episodes, (obs, achieved, goal) = replayed(0.2, 0.5, 3.0)
+def test_rows_are_what_the_task_did(collected):
+    episodes, (obs, achieved, goal) = collected(0.2, 0.5, 3.0, False)
     np.testing.assert_allclose(episodes.obs, obs, atol=1e-5)
     np.testing.assert_allclose(episodes.achieved, achieved, atol=1e-5)
     np.testing.assert_array_equal(episodes.goal, goal)
@@ -111,116 +117,85 @@ def test_rows_are_what_the_task_did(replayed):
     assert episodes.obs.shape[1] == episodes.achieved.shape[1] == TASK.horizon + 1
     assert episodes.action.shape[1] == TASK.horizon
     assert (episodes.length == TASK.horizon).all()
-    assert not episodes.terminated.any()  # time ran out: no end
+    assert not episodes.terminated.any()  # a time limit is no end
+    assert not episodes.reward.any()  # goals decide
 
 
-def test_actions_are_the_policys_at_the_rows_own_observation(replayed, policy):
-    episodes, _ = replayed(0.0, 0.0, 1.0)
+def test_actions_are_the_policys_at_the_rows_own_observation(collected, policy):
+    episodes, _ = collected(0.0, 0.0, 1.0, False)
     goal = np.repeat(episodes.goal[:, None], TASK.horizon, 1)
     expected = act(jax.tree.map(np.asarray, policy), episodes.obs[:, :-1], goal)
     np.testing.assert_allclose(episodes.action, expected, atol=1e-5)
 
 
-def test_reached_and_successes_count_every_step_but_the_start(policy):
+def test_noisy_actions_are_stored_unclipped_and_played_clipped(collected):
+    clipped, unclipped = (collected(2.0, 0.0, 1.0, x)[0] for x in (False, True))
+    assert (abs(unclipped.action) > 1).mean() > 0.3
+    np.testing.assert_array_equal(clipped.action, unclipped.action.clip(-1, 1))
+    np.testing.assert_array_equal(clipped.obs, unclipped.obs)
+
+
+def test_success_is_that_of_every_step_but_the_start(policy):
     wide = TASK._replace(radius=0.4)
     episodes = jax.jit(
         lambda: rollouts(wide, Exploration(0.2, 1.0, 5), policy, jax.random.key(2), 64)
     )()
     episodes = jax.tree.map(np.asarray, episodes)
-    gap = np.linalg.norm(episodes.achieved - episodes.goal[:, None], axis=-1)
-    at_goal = gap <= 0.4
-    np.testing.assert_array_equal(episodes.reached, at_goal[:, 1:].any(1))
-    final, ever = successes(wide, episodes)
-    np.testing.assert_array_equal(final, at_goal[:, -1])
-    np.testing.assert_array_equal(ever, at_goal[:, 1:].any(1))
+    distance = np.linalg.norm(episodes.achieved - episodes.goal[:, None], axis=-1)
+    np.testing.assert_array_equal(episodes.success, (distance <= 0.4)[:, 1:])
+    final, ever = episodes.success[:, -1], episodes.success.any(1)
     assert 0 < final.sum() < ever.sum() < 64
-    start = episodes._replace(
-        achieved=np.where(np.arange(21)[:, None] == 0, episodes.goal[:, None], 9)
-    )
-    assert not successes(wide, start)[1].any()
-
-
-def test_evaluation_is_fixed_and_without_exploration(policy):
-    wide = TASK._replace(radius=0.4)
-    key = jax.random.key(4)
-
-    @jax.jit
-    def both():
-        calm = rollouts(wide, Exploration(), policy, key, 32)
-        return evaluate_policy(wide, policy, key, 32), successes(wide, calm)
-
-    result, (final, ever) = both()
-    assert result["eval/success_final"] == pytest.approx(float(final.mean()))
-    assert result["eval/success_ever"] == pytest.approx(float(ever.mean()))
-    assert 0 < final.mean() < 1
 
 
 LOOP = make_task("PointLoop-v0")._replace(horizon=20)
-WIDE = (0.7, 0.2)  # standard deviations of the two actions
+SPREAD = (0.7, 0.2)  # standard deviations of the two actions
 
 
 @pytest.fixture(scope="module")
 def drawn():
     """Episodes of a policy that draws its actions, on a task without goals; and that policy."""
     norm = Norm(jnp.zeros(4), jnp.ones(4), jnp.zeros(0), jnp.ones(0))
-    policy = Policy(init_mlp(jax.random.key(3), (4, 16, 2)), norm, jnp.log(jnp.array(WIDE)))
+    policy = Policy(init_mlp(jax.random.key(3), (4, 16, 2)), norm, jnp.log(jnp.array(SPREAD)))
     how = Exploration(0.9, 1.0, 5)  # of no effect
     play = jax.jit(lambda: rollouts(LOOP, how, policy, jax.random.key(0), 200))
     return jax.tree.map(np.asarray, (play(), policy))
 
 
-def test_a_policy_with_a_spread_draws_its_actions(drawn):
+def test_a_gaussian_policy_draws_its_actions(drawn):
     episodes, policy = drawn
     mean = act(policy, episodes.obs[:, :-1], np.zeros((200, 20, 0), np.float32))
     noise = episodes.action - mean
-    np.testing.assert_allclose(noise.std((0, 1)), WIDE, rtol=0.05)
+    np.testing.assert_allclose(noise.std((0, 1)), SPREAD, rtol=0.05)
     assert abs(noise.mean((0, 1))).max() < 0.05
-    assert abs(episodes.action).max() > 1  # kept as drawn ...
-    step = jax.jit(jax.vmap(jax.vmap(lambda o, a: LOOP.step(runner(o), a, jax.random.key(0)))))
-    felt = step(episodes.obs[:, :-1], episodes.action.clip(-1, 1))  # ... and felt within bounds
-    np.testing.assert_allclose(felt.point, episodes.obs[:, 1:, :2], atol=1e-5)
+    assert abs(episodes.action).max() > 1  # stored as drawn
 
 
 def runner(obs):
     return pointloop.Runner(obs[:2], obs[2:] * pointloop.SPEED)
 
 
-def test_rewards_are_those_of_the_rows_own_step(drawn):
+def test_steps_and_rewards_are_those_of_the_clipped_actions(drawn):
     episodes, _ = drawn
-    reward = jax.jit(
-        jax.vmap(jax.vmap(lambda o, a, p: LOOP.reward(runner(o), a, runner(p))))
-    )(episodes.obs[:, :-1], episodes.action, episodes.obs[:, 1:])  # fmt: skip
+
+    @jax.jit
+    @jax.vmap
+    @jax.vmap
+    def step(obs, action, next_obs):
+        after = LOOP.step(runner(obs), action, jax.random.key(0))
+        return after.point, LOOP.reward(runner(obs), action, runner(next_obs))
+
+    obs, clipped = episodes.obs, episodes.action.clip(-1, 1)
+    point, reward = step(obs[:, :-1], clipped, obs[:, 1:])
+    np.testing.assert_allclose(point, obs[:, 1:, :2], atol=1e-5)
     np.testing.assert_allclose(episodes.reward, reward, atol=1e-4)
     assert abs(episodes.reward).max() > 0.1
     assert episodes.achieved.shape == (200, 21, 0)
-    assert not episodes.reached.any()
+    assert not episodes.success.any()
 
 
-def test_return_is_evaluated_without_exploration(drawn):
-    _, policy = drawn
-    result = jax.jit(lambda: evaluate_policy(LOOP, policy, jax.random.key(4), 8))()
-    calm = rollouts(LOOP, Exploration(), Policy(*policy[:2]), jax.random.key(4), 8)
-    assert set(result) == {"eval/return"}
-    assert result["eval/return"] == pytest.approx(float(calm.reward.sum(1).mean()), abs=1e-4)
-
-
-def test_a_policys_own_noise_takes_the_place_of_explorations(policy):
-    @jax.jit
-    def play(how, noise):
-        return rollouts(TASK, how, policy._replace(noise=noise), jax.random.key(5), 4).action
-
-    told = play(Exploration(0.0, 0.3, 3), jnp.asarray(0.2))
-    np.testing.assert_array_equal(told, play(Exploration(0.2, 0.3, 3), None))
-
-
-def test_what_was_drawn_beyond_the_bounds_is_kept_and_played_within(policy):
-    """The same noise: the same play, whether its actions are remembered cut or not."""
-
-    @jax.jit
-    def play(beyond):
-        return rollouts(TASK, Exploration(2.0, beyond=beyond), policy, jax.random.key(5), 4)
-
-    within, drawn = play(False), play(True)
-    assert (abs(drawn.action) > 1).mean() > 0.3
-    np.testing.assert_array_equal(within.action, jnp.clip(drawn.action, -1, 1))
-    np.testing.assert_array_equal(within.obs, drawn.obs)
+def test_random_rollouts_need_no_policy():
+    play = jax.jit(lambda noise: random_rollouts(TASK, jax.random.key(0), 20, Exploration(noise)))
+    np.testing.assert_array_equal(play(0.0).action, np.zeros((20, 20, 2)))
+    assert play(0.3).action.std() == pytest.approx(0.3, rel=0.1)
+    uniform = jax.jit(lambda: random_rollouts(TASK, jax.random.key(0), 20))().action
+    assert uniform.std() == pytest.approx(3**-0.5, rel=0.1)

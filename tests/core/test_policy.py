@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from uvd.core.policy import MLP, Norm, Policy, act, features, leaky_relu, mlp
+from uvd.core.policy import MLP, Norm, Policy, act, features, greedy, leaky_relu, mlp
 
 OBS, GOAL, ACTION = 5, 2, 3
 
@@ -26,10 +26,10 @@ def policy():
     return Policy(net, Norm(draw(OBS), abs(draw(OBS)) + 1, draw(GOAL), abs(draw(GOAL)) + 1))
 
 
-@pytest.mark.parametrize("seen", [None, np.array([3, 1], np.int32)])
+@pytest.mark.parametrize("columns", [None, np.array([3, 1], np.int32)])
 @pytest.mark.parametrize("batch", [(), (1,), (64,)])
-def test_numpy_and_jax_act_alike(policy, batch, seen):
-    policy = policy._replace(norm=policy.norm._replace(seen=seen))
+def test_numpy_and_jax_act_alike(policy, batch, columns):
+    policy = policy._replace(norm=policy.norm._replace(achieved_columns=columns))
     rng = np.random.default_rng(1)
     obs = rng.normal(size=(*batch, OBS)).astype(np.float32)
     goal = rng.normal(size=(*batch, GOAL)).astype(np.float32)
@@ -59,19 +59,27 @@ def test_act_by_hand():
     np.testing.assert_allclose(action, np.tanh([1.999]), rtol=1e-12)
 
 
-def test_a_seen_goal_is_read_as_a_gap():
+def test_a_goal_is_read_relative_to_the_achieved_one():
     norm = Norm(np.zeros(3), np.ones(3), np.array([7.0]), np.array([4.0]), np.array([2]))
     obs, goal = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 2.0]]), np.array([[5.0], [2.0]])
     np.testing.assert_array_equal(features(norm, obs, goal)[:, :3], obs)
     np.testing.assert_array_equal(features(norm, obs, goal)[:, 3], [0.5, 0.0])  # (goal - obs) / 4
-    far = features(norm._replace(seen=None), obs, goal)[:, 3]
-    np.testing.assert_array_equal(far, [-0.5, -1.25])  # from the middle of the goals' range
+    absolute = features(norm._replace(achieved_columns=None), obs, goal)[:, 3]
+    np.testing.assert_array_equal(absolute, [-0.5, -1.25])  # from the middle of the goals' range
 
 
-def test_what_was_never_seen_is_cut():
+def test_features_are_clipped():
     norm = Norm(np.zeros(2), np.ones(2), np.array([0.0]), np.array([0.5]), np.array([1]))
-    seen = features(norm, np.array([70.0, -3.0]), np.array([0.0]))
-    np.testing.assert_array_equal(seen, [5.0, -3.0, 5.0])
+    obs, goal = np.array([70.0, -3.0]), np.array([0.0])
+    np.testing.assert_array_equal(features(norm, obs, goal), [5.0, -3.0, 5.0])
+    wide = norm._replace(obs_clip=np.float64(20.0))
+    np.testing.assert_array_equal(features(wide, obs, goal), [20.0, -3.0, 5.0])
+
+
+def test_the_greedy_policy_has_no_noise(policy):
+    noisy = policy._replace(log_std=np.zeros(ACTION))
+    assert greedy(noisy).log_std is None
+    assert greedy(noisy)[:2] == policy[:2]
 
 
 def test_leaky_relu():

@@ -1,4 +1,4 @@
-"""The miniature of imitation: who is shown what, what is measured, and one run from end to end."""
+"""Imitation in miniature: the same pairs for all, what is measured, a run from end to end."""
 
 import numpy as np
 import pytest
@@ -9,21 +9,22 @@ from uvd.experiments import imitation_mini as mini
 from uvd.experiments.imitation_mini import Found
 
 
-def test_all_methods_are_shown_the_same_pairs(tmp_path):
-    mini.write_npz(mini.make_demos(2), tmp_path / "demos")
-    jobs = mini.make_jobs(tmp_path / "demos", 2, mini.METHODS, mini.DEMO_STEPS)
-    shown = [job.config()["demos"] for job in jobs]
-    assert all(s == shown[0] for s in shown)
-    assert (shown[0]["trajectories"], shown[0]["every"]) == (1, 5)
-    assert len({job.name for job in jobs}) == len(jobs) == len(mini.METHODS)
-    steps = {job.name: job.run["steps"] for job in jobs}
-    assert steps["vdi"] == mini.DEMO_STEPS["vdi"] < mini.METHODS["vdi"].steps
-    assert steps["dac"] == mini.METHODS["dac"].steps
+def test_all_methods_imitate_the_same_pairs(tmp_path):
+    demos = mini.write_npz(mini.make_demos(2), tmp_path / "demos")
+    jobs = mini.make_jobs(demos, 2, list(mini.METHODS))
+    assert len({job.config.demos for job in jobs}) == 1
+    assert (jobs[0].config.demos.trajectories, jobs[0].config.demos.every) == (1, 5)
+    assert [job.name for job in jobs] == list(mini.METHODS)
+    full = {job.name: job.config.run.steps for job in jobs}
+    short = mini.make_jobs(demos, 1, list(mini.DEMO_STEPS), mini.DEMO_STEPS)
+    assert {job.name: job.config.run.steps for job in short} == mini.DEMO_STEPS
+    assert all(steps < full[name] for name, steps in mini.DEMO_STEPS.items())
+    assert {job.config.settings.match for job in jobs if job.name == "kdi"} == {"pairs"}
 
 
-def test_the_table_is_in_units_of_the_expert_and_shows_the_worst_seed():
+def test_the_table_is_in_units_of_the_expert_and_has_the_worst_seed():
     found = [
-        Found("random play", np.array([10.0]), np.array([0.5])),
+        Found("random actions", np.array([10.0]), np.array([0.5])),
         Found("the expert again", np.array([90.0]), np.array([0.01])),
         Found("VDI", np.array([90.0, 50.0]), np.array([0.1, 0.3]), 40_000, 12.3),
     ]
@@ -33,15 +34,15 @@ def test_the_table_is_in_units_of_the_expert_and_shows_the_worst_seed():
     assert rows[0][1] == rows[0][4] == "–"
 
 
-def test_random_play_and_the_expert_are_far_apart():
+def test_random_actions_and_the_expert_are_far_apart():
     random, expert = mini.measure([])
     assert random.distance[0] > 5 * expert.distance[0]
     assert expert.returns[0] > 96 > 10 > random.returns[0]
 
 
 def test_a_run_from_end_to_end(tmp_path, monkeypatch):
-    tiny = mini.METHODS["bc"]._replace(steps=1200, settings={"hidden": (8,), "batch": 16})
-    monkeypatch.setitem(mini.METHODS, "bc", tiny)
+    tiny = {"steps": 1200, "hidden": (8,), "batch": 16}
+    monkeypatch.setitem(mini.METHODS, "bc", mini.METHODS["bc"]._replace(given=tiny))
     monkeypatch.setattr(mini, "EPISODES", 3)
     found = mini.run(tmp_path / "out", 2, ("bc",), 1)
     assert [len(f.returns) for f in found] == [1, 1, 2]

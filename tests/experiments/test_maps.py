@@ -5,10 +5,12 @@ from matplotlib.image import imread
 from fakeruns import CLIFF, PUSH, add_agent, assert_picture, make_run
 from uvd.collect.exploration import Exploration
 from uvd.collect.worker import EVAL, Job, play
-from uvd.core.policy import MLP, Norm, Policy
 from uvd.core.errors import UserError
+from uvd.core.policy import MLP, Norm, Policy
 from uvd.experiments import maps
-from uvd.tasks.goalenv import goal_task, make_env
+from uvd.tasks import make_task
+from uvd.tasks.find import find_task
+from uvd.tasks.goalenv import make_env
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +24,19 @@ def runs(tmp_path_factory):
     }
 
 
-def test_density_maps_are_drawn(runs, tmp_path):
+@pytest.fixture
+def coarse(monkeypatch):
+    """Maps of fewer goals, made from fewer roll-outs."""
+    monkeypatch.setattr(maps, "GRID", 21)
+    monkeypatch.setattr(maps, "ROLLOUTS", 20)
+
+
+def test_density_maps_are_drawn(runs, coarse, tmp_path):
     maps.draw_density(runs["uvd"], tmp_path / "d.png", seed=4, episode=2, step=3)
     assert_picture(tmp_path / "d.png", (1800, 2300), (500, 900))
 
 
-def test_density_maps_of_an_environment_are_of_the_agent_at_hand(runs, tmp_path):
+def test_density_maps_of_an_environment_are_of_the_agent_at_hand(runs, coarse, tmp_path):
     pictures = []
     for seed in (None, 4):
         maps.draw_density(runs["env"], tmp_path / "e.png", seed=seed, episode=2, step=3)
@@ -35,6 +44,31 @@ def test_density_maps_of_an_environment_are_of_the_agent_at_hand(runs, tmp_path)
         pictures.append(imread(tmp_path / "e.png")[100:500, :1500, :3])
     assert pictures[0].shape == pictures[1].shape
     assert abs(pictures[0] - pictures[1]).mean() > 0.01
+
+
+def test_values_of_a_map_are_shares_of_the_bound(runs, coarse):
+    trained = maps.api.load(runs["env"])
+    scene = maps.env_scene(trained.plan.task, trained.policy().policy, Exploration(), 1, 3)
+    goals = np.resize(np.append(scene.reached[:3], [[9.0, 9.0]], 0), (21 * 21, 2))
+    reached, *learned = maps.make_maps(trained, 3, scene, goals)
+    values = np.asarray(reached.values)
+    assert (values[:3] > 0.001).all()
+    assert values[3] == 0  # nothing is near it
+    for m in learned:
+        assert m.values.shape == (21 * 21,)
+        assert (m.values >= 0).all()
+        assert (m.values <= 1 + 1e-6).all()
+
+
+def test_a_point_task_is_followed_from_its_state(coarse):
+    """Without exploration and noise, what follows is the episode itself."""
+    task = make_task("PointPush-v0")
+    later, start = (maps.point_scene(task, still(task), Exploration(), 1, n) for n in (10, 0))
+    np.testing.assert_array_equal(later.goal, start.goal)
+    np.testing.assert_allclose(later.reached, np.tile(start.achieved, (len(later.reached), 1)))
+    noisy = maps.point_scene(task, still(task), Exploration(noise=1.0), 1, 10)
+    assert noisy.paths.shape == (maps.PATHS, 40, 2)
+    assert np.std(noisy.reached - later.reached) > 0.01
 
 
 def still(task):
@@ -48,30 +82,32 @@ def still(task):
 
 
 def test_an_environment_is_played_again_from_the_same_state():
-    task = goal_task("envs:Line-v0")
+    task = find_task("envs:Line-v0")
     policy = still(task)
-    calm = maps._env_scene(task, policy, Exploration(), 1, 4)
-    wild = maps._env_scene(task, policy, Exploration(noise=1.0), 1, 4)
+    calm = maps.env_scene(task, policy, Exploration(), 1, 4)
+    noisy = maps.env_scene(task, policy, Exploration(noise=1.0), 1, 4)
     played = play(task, make_env(task), policy, Job(0, 0, EVAL, 1))
-    for scene in (calm, wild):
+    # The environment itself refuses actions beyond its bounds.
+    unclipped = maps.env_scene(task, policy, Exploration(noise=50.0, store_unclipped=True), 1, 4)
+    for scene in (calm, noisy, unclipped):
         np.testing.assert_array_equal(scene.achieved, played.achieved[4])
         assert scene.reached.shape == (maps.REPEATS * 6, 2)
         assert "as in training" in scene.how
     first = np.asarray(calm.reached).reshape(maps.REPEATS, 6, 2)[:, 0]
     assert len(np.unique(first, axis=0)) == maps.REPEATS  # the environment's noise is new
-    assert np.std(wild.reached) > 2 * np.std(calm.reached - calm.achieved)
+    assert np.std(noisy.reached) > 2 * np.std(calm.reached - calm.achieved)
 
 
 def test_without_a_step_the_one_before_something_moves_is_taken():
-    task = goal_task("envs:Late-v0")
-    scene = maps._env_scene(task, still(task), Exploration(), 0, None)
+    task = find_task("envs:Late-v0")
+    scene = maps.env_scene(task, still(task), Exploration(), 0, None)
     assert scene.step == 4
     np.testing.assert_array_equal(scene.obs[:2], scene.achieved)
 
 
 def test_an_environment_that_does_not_repeat_itself_leaves_the_episode():
-    task = goal_task("envs:Restless-v0")
-    scene = maps._env_scene(task, still(task), Exploration(), 0, 2)
+    task = find_task("envs:Restless-v0")
+    scene = maps.env_scene(task, still(task), Exploration(), 0, 2)
     assert scene.reached.shape == (8, 2)
     assert "cannot be repeated" in scene.how
 
@@ -84,7 +120,7 @@ def test_paths_are_drawn_over_the_pit(runs, tmp_path):
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda r, out: maps.draw_density(r["future"], out), "need a run of uvd"),
+        (lambda r, out: maps.draw_density(r["future"], out), "need a run of uvd, .* is of her"),
         (lambda r, out: maps.draw_density(r["uvd"], out, step=50), "0 to 49"),
         (lambda r, out: maps.draw_density(r["uvd"], out, episode=-1), "negative"),
         (lambda r, out: maps.draw_density(r["env"], out, step=-1), "negative"),
@@ -95,7 +131,7 @@ def test_paths_are_drawn_over_the_pit(runs, tmp_path):
         (lambda r, out: maps.draw_paths([r["future"]], out), "not what it learned"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_in_one_line(runs, tmp_path, draw, message):
+def test_what_cannot_be_drawn_is_refused_in_one_line(runs, tmp_path, draw, message):
     with pytest.raises(UserError, match=message) as error:
         draw(runs, tmp_path / "folder")
     assert "\n" not in str(error.value)

@@ -1,9 +1,10 @@
-"""Proof that the light model of the Fetch tasks leaves no contact out while its clearance holds.
+"""Proof that the light model of the Fetch tasks misses no contact while its clearance holds.
 
-Every pair of links that the light model drops is either kept apart by planes, or its joints are
-bisected until each cell is clear: the links are further apart at the cell's centre than they can
-move within the cell. Distances are lower bounds: the gap between two parallel planes that separate
-the links' vertices. A joint moves a link by at most its angle times the link's reach from its axis.
+Two links whose contacts the light model leaves out are either kept apart by planes, or the ranges
+of their joints are bisected until each cell is clear: at the cell's centre the links are further
+apart than they can move within the cell. Distances are lower bounds: the gap between two parallel
+planes that separate the links' vertices. A joint moves a link by at most its angle times the link's
+largest distance from its axis.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from uvd.tasks.fetch import _Clearance as Clearance
 from uvd.tasks.fetch import _corners as corners
 
 pytestmark = pytest.mark.slow
-TOUCH = 0.002  # where contacts begin, with the margins of both geoms
+TOUCH = 0.002  # the distance at which contacts begin, with the margins of both geoms
 
 
 class Robot:
@@ -45,7 +46,7 @@ class Robot:
         return not related and (one << 16) + two not in m.exclude_signature
 
     def levers(self, link):
-        """By how much a joint moves the farthest point of a link, for each joint above it."""
+        """The movement of a link's farthest point per radian (or metre) of each joint above it."""
         m, body = self.model, self.bodies[link]
         geom = m.geom(_LINK(link))
         turn = np.empty(9)
@@ -70,7 +71,7 @@ class Robot:
         return levers
 
     def apart(self, a, b):
-        """A lower bound of the distance between two links as the joints stand."""
+        """A lower bound of the distance between two links at the current joint positions."""
         d, (one, two) = self.data, (self.model.geom(_LINK(link)).id for link in (a, b))
         turn_a, turn_b = d.geom_xmat[one].reshape(3, 3), d.geom_xmat[two].reshape(3, 3)
         points_a = self.points[a] @ turn_a.T + d.geom_xpos[one]
@@ -85,12 +86,10 @@ class Robot:
             if best > length - 1e-3:
                 return best
         way = d.geom_xpos[two] - d.geom_xpos[one]
-        for _ in range(100):  # Frank and Wolfe's steps to the nearest points
+        for _ in range(100):  # Frank-Wolfe steps to the nearest points
             length = np.linalg.norm(way)
-            near_b, near_a = (
-                points_b[(points_b @ way).argmin()],
-                points_a[(points_a @ way).argmax()],
-            )
+            near_a = points_a[(points_a @ way).argmax()]
+            near_b = points_b[(points_b @ way).argmin()]
             best = max(best, (near_b - near_a) @ way / length)
             if best > length - 1e-3 or length < 1e-6:
                 break
@@ -99,7 +98,7 @@ class Robot:
         return best
 
     def clear(self, a, b):
-        """Bisects the joints between two links until every cell is clear."""
+        """Bisects the ranges of the joints between two links until every cell is clear."""
         above_a, above_b = self.levers(a), self.levers(b)
         levers = {
             j: above_a.get(j, 0.0) + above_b.get(j, 0.0) for j in above_a.keys() ^ above_b.keys()
@@ -126,7 +125,7 @@ class Robot:
             stack += [(low, lower), (upper, high)]
 
     def forbidden(self, joints, low, high):
-        """Whether a cell lies where a raised arm must not pan."""
+        """Whether the clearance never holds in a cell: the arm is raised and pans too far."""
         pan, lift = (self.names.index(f"robot0:{s}_joint") for s in _SHOULDER)
         if pan not in joints or lift not in joints:
             return False
@@ -137,11 +136,11 @@ class Robot:
 
 BODY = (*_TRUNK, *_FOOT)
 PAIRS = [
-    *itertools.product(_ARM[:4], _TRUNK),  # planes do the rest: above the foot, before the trunk
+    *itertools.product(_ARM[:4], _TRUNK),  # planes suffice for the foot and for the other links
     *itertools.combinations(BODY, 2),
     *itertools.combinations((*_ARM, *_HAND), 2),
 ]
-KEPT = {*itertools.product(_SHOULDER, ("wrist_roll", *_HAND))}  # in the light model too
+IN_LIGHT_MODEL = {*itertools.product(_SHOULDER, ("wrist_roll", *_HAND))}
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +148,8 @@ def robot():
     return Robot()
 
 
-@pytest.mark.parametrize(("a", "b"), [pair for pair in PAIRS if pair not in KEPT])
-def test_what_the_light_model_drops_cannot_touch(robot, a, b):
+@pytest.mark.parametrize(("a", "b"), [pair for pair in PAIRS if pair not in IN_LIGHT_MODEL])
+def test_links_whose_contacts_are_left_out_cannot_touch(robot, a, b):
     if robot.checked(a, b):
         robot.clear(a, b)
 

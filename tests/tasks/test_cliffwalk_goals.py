@@ -56,7 +56,7 @@ def learned(goals, weight):
     total = mass.sum(2)
     rate = np.divide(1, total, out=np.zeros_like(total), where=total > 0)
     values = np.zeros_like(EXACT)
-    for _ in range(1500):
+    for _ in range(1000):
         target = (1 - GRID.gamma) * P[:, :, None] + GRID.gamma * values.max(1)
         values = values + rate * (mass * (target - values[:, :, None])).sum(2)
     return values, total > 0

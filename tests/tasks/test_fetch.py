@@ -56,14 +56,14 @@ def replay(theirs, ours, seed, act, steps=50):
 
 def test_random_play_is_upstreams_to_the_last_bit(pair):
     rng = np.random.default_rng(0)
-    near = sum(replay(*pair, seed, lambda t, obs: rng.uniform(-1, 1, 4))[0] for seed in range(12))
-    assert near < 0.2 * 600  # or it would not be fast
+    near = sum(replay(*pair, seed, lambda t, obs: rng.uniform(-1, 1, 4))[0] for seed in range(8))
+    assert near < 0.2 * 400  # or it would not be fast
 
 
 def test_playing_with_the_object_is_upstreams_to_the_last_bit(pair):
     rng = np.random.default_rng(1)
     moved = 0
-    for seed in range(8):
+    for seed in range(6):
         start = pair[1].reset(seed=seed)[0]["achieved_goal"]
 
         def towards_the_object(t, obs):
@@ -72,7 +72,7 @@ def test_playing_with_the_object_is_upstreams_to_the_last_bit(pair):
 
         _, obs = replay(*pair, seed, towards_the_object)
         moved += np.linalg.norm(obs["achieved_goal"] - start) > 0.05
-    assert moved >= 6
+    assert moved >= 4
 
 
 def test_driving_into_every_corner_is_upstreams_to_the_last_bit(pair):
@@ -99,7 +99,7 @@ def test_links_that_touch_need_the_full_model(pair):
     assert near > 0
 
 
-def test_a_touch_within_a_step_is_seen():
+def test_a_touch_within_a_step_is_detected():
     """The clearance looks at every substep, not only at where a step ends."""
     env = make("FetchPush-v4")
     env.reset(seed=0)

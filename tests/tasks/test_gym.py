@@ -28,13 +28,13 @@ def play(env, seed, steps=50):
     """Observations, rewards and infos of one episode of random, mostly full-force actions."""
     actions = np.random.default_rng(seed).uniform(-3, 3, (steps, 2)).clip(-1, 1)
     obs, info = env.reset(seed=seed)
-    seen, rewards, infos = [obs], [], [info]
+    observations, rewards, infos = [obs], [], [info]
     for action in actions.astype(np.float32):
         obs, reward, _, _, info = env.step(action)
-        seen.append(obs)
+        observations.append(obs)
         rewards.append(reward)
         infos.append(info)
-    return {key: np.stack([o[key] for o in seen]) for key in obs}, np.array(rewards), infos
+    return {key: np.stack([o[key] for o in observations]) for key in obs}, np.array(rewards), infos
 
 
 @pytest.mark.parametrize("name", TASKS)

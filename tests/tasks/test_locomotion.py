@@ -173,12 +173,12 @@ def test_no_single_entry_holds_the_forward_speed(name: str) -> None:
         for _ in range(150):
             obs.append(env.step(env.action_space.sample())[0])
             speed.append(env.unwrapped.data.qvel[0])
-    seen, target = np.array(obs), np.array(speed)
-    alone = [r_squared(x[:, None], target) for x in seen.T]
+    features, target = np.array(obs), np.array(speed)
+    alone = [r_squared(x[:, None], target) for x in features.T]
     print({i: round(float(r), 3) for i, r in enumerate(alone)})  # shown where it fails
     assert max(alone) < 0.5  # measured: at most 0.40
-    assert r_squared(seen, target) < 0.9  # together they explain much, but not all
-    hidden = np.column_stack([seen, target])  # upstream's entries explain everything
+    assert r_squared(features, target) < 0.9  # together they explain much, but not all
+    hidden = np.column_stack([features, target])  # upstream's entries explain everything
     assert r_squared(hidden, target) > 0.999
 
 

@@ -28,7 +28,7 @@ def step(task, state, action, key=KEY):
 
 @functools.cache
 def starts(name):
-    return jax.jit(jax.vmap(make_task(name).reset))(jax.random.split(KEY, 3000))
+    return jax.jit(jax.vmap(make_task(name).reset))(jax.random.split(KEY, 1000))
 
 
 def test_a_push_moves_the_puck_along_the_line_of_centres_by_the_overlap():
@@ -188,7 +188,7 @@ def test_the_sparse_task_starts_as_its_twin():
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
-def play(task, controller, episodes=200):
+def play(task, controller, episodes=100):
     """Success ``[e, t]`` and states ``[e, t]`` after each step.
 
     The controller has an agent's inputs, the observation and the goal, and no memory.
@@ -209,7 +209,7 @@ def play(task, controller, episodes=200):
 
 
 def success(name, controller, **settings):
-    """Share of 200 episodes at the goal at the final step."""
+    """Share of 100 episodes at the goal at the final step."""
     reached, _ = play(make_task(name, **settings), controller)
     return float(reached[:, -1].mean())
 

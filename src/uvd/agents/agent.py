@@ -104,6 +104,10 @@ class Preset(NamedTuple):
     settings: Mapping[str, Any]
 
 
+# (settings that were given, demonstrations) -> defaults that follow from both
+DefaultsFor = Callable[[Mapping[str, Any], DemoSteps], Mapping[str, Any]]
+
+
 class Algorithm(NamedTuple):
     """A registered algorithm: its settings, the maker of its functions, and what the loop needs."""
 
@@ -116,8 +120,10 @@ class Algorithm(NamedTuple):
     needs_actions: bool = False  # demonstrations without actions are refused
     takes_rewards: bool = False  # works on tasks without goals too, from their rewards
     collect: Callable[[Any], CollectConfig] = lambda config: config.collect
-    defaults_for: Callable[[Any, DemoSteps], Mapping[str, Any]] = lambda config, demos: {}
-    """Defaults that follow from the demonstrations."""
+    defaults_for: Callable[[Mapping[str, Any], DemoSteps], Mapping[str, Any]] = (
+        lambda given, demos: {}
+    )
+    """(settings that were given, demonstrations) -> defaults that follow from both"""
     run_defaults: Mapping[str, Any] = {}  # run settings that differ from the usual defaults
 
 

@@ -35,10 +35,10 @@ from uvd.core.replay import Batch, Ring, fetch, sample
 class DACConfig:
     """TD3's settings and the discriminator's."""
 
-    collect: CollectConfig = field(default_factory=CollectConfig)
     td3: TD3Config = field(
         default_factory=lambda: TD3Config(critic_head="linear", action_penalty=0.1)
     )
+    collect: CollectConfig = field(default_factory=CollectConfig)
     discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
 
     def __post_init__(self) -> None:
@@ -83,16 +83,16 @@ def make_dac(config: DACConfig, spec: Spec) -> Agent:
     def update(state: DACState, ring: Ring, key: jax.Array, step: jax.Array):
         key_step, key_agent_rows, key_rows, key_target = jax.random.split(key, 4)
         agent_batch = fetch(ring, sample(ring, key_agent_rows, td3.batch))
-        judge, judge_metrics = discriminator.step(
+        fitted, fit_metrics = discriminator.step(
             state.discriminator, state.td3.norm, agent_batch, agent_batch.terminated, key_step
         )
         batch = fetch(ring, sample(ring, key_rows, td3.batch))
-        target_fn = make_target(ac, bound, discriminator, judge.net)
+        target_fn = make_target(ac, bound, discriminator, fitted.net)
         goals = Goals(batch.goal)
         inner, metrics = ac.learn(
             state.td3, batch, goals, target_fn, lambda: batch.goal, key_target, step
         )
-        return DACState(inner, judge), {**judge_metrics, **metrics}
+        return DACState(inner, fitted), {**fit_metrics, **metrics}
 
     return Agent(init, update, lambda state: ac.policy(state.td3))
 

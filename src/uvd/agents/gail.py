@@ -231,25 +231,25 @@ def make_gail(config: GAILConfig, spec: Spec) -> Agent:
         return GAILState(init_ppo(config, spec, key_ppo), discriminator.init(key_discriminator))
 
     def update(state: GAILState, ring: Ring, key: jax.Array, step: jax.Array):
-        key_judge, key_ppo = jax.random.split(key)
+        key_fit, key_ppo = jax.random.split(key)
         row = cycle_rows(ring, spec.cycle_steps)
         ppo, norm = state.ppo, state.ppo.norm
         size = min(config.batch, spec.cycle_steps)
 
-        def judge(state: DiscriminatorState, key: jax.Array):
+        def fit(state: DiscriminatorState, key: jax.Array):
             key_rows, key_step = jax.random.split(key)
             agent_batch = fetch(ring, row[jax.random.randint(key_rows, (size,), 0, len(row))])
             return discriminator.step(state, norm, agent_batch, jnp.zeros(size), key_step)
 
-        keys = jax.random.split(key_judge, config.discriminator_steps)
-        judging, judge_metrics = jax.lax.scan(judge, state.discriminator, keys)
+        keys = jax.random.split(key_fit, config.discriminator_steps)
+        fitted, fit_metrics = jax.lax.scan(fit, state.discriminator, keys)
         batch = fetch(ring, row)
         x = discriminator.read(norm, batch.obs, batch.action, batch.next_obs)
-        reward = discriminator.reward(judging.net, x)
+        reward = discriminator.reward(fitted.net, x)
         rows = make_rollout(config, ppo, batch, reward, ring.steps_left[row] == 1)
         ppo, metrics = ppo_epochs(config, ppo, rows, key_ppo)
-        metrics |= jax.tree.map(jnp.mean, judge_metrics)
-        return GAILState(ppo, judging), {"critic/reward": reward.mean(), **metrics}
+        metrics |= jax.tree.map(jnp.mean, fit_metrics)
+        return GAILState(ppo, fitted), {"critic/reward": reward.mean(), **metrics}
 
     return Agent(init, update, lambda s: Policy(s.ppo.actor, s.ppo.norm, s.ppo.log_std))
 

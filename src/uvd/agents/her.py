@@ -36,8 +36,8 @@ from uvd.core.replay import (
 class HERConfig:
     """TD3's settings and how goals are altered."""
 
-    collect: CollectConfig = field(default_factory=CollectConfig)
     td3: TD3Config = field(default_factory=TD3Config)
+    collect: CollectConfig = field(default_factory=CollectConfig)
     strategy: Literal["future", "final", "episode", "paper"] = "future"
     """Altered goals: future, final, episode, or paper (every unsuccessful roll-out, wholly)."""
     k: Size = 4

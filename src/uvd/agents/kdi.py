@@ -44,17 +44,17 @@ LOG_SCORE_FLOOR = -3.0  # from here on a demonstrated step begins to count for a
 class KDIConfig:
     """TD3's settings, the kernels', and how demonstrations are weighed."""
 
-    collect: CollectConfig = field(
-        default_factory=lambda: CollectConfig(
-            noise=0.15, late_noise=0.07, late_updates=60_000, random=0.0, hold=1, warmup=10_000,
-            warmup_random=True, capacity=1_000_000, updates_per_step=1.0, probe_noise=0.3,
-        )
-    )  # fmt: skip
     td3: TD3Config = field(
         default_factory=lambda: TD3Config(
             batch=128, hidden=(256, 256), actor_lr=3e-4, critic_lr=6e-4, tau=0.005,
             target_noise=0.2, action_penalty=0.0, critic_head="huber", critic_norm=True,
             actor_start=500,
+        )
+    )  # fmt: skip
+    collect: CollectConfig = field(
+        default_factory=lambda: CollectConfig(
+            noise=0.15, late_noise=0.07, late_updates=60_000, random=0.0, hold=1, warmup=10_000,
+            warmup_random=True, capacity=1_000_000, updates_per_step=1.0, probe_noise=0.3,
         )
     )  # fmt: skip
     match: Match = "auto"
@@ -100,9 +100,9 @@ BY_MATCH: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def defaults_for(config: KDIConfig, demos: DemoSteps) -> Mapping[str, Any]:
-    """The defaults that follow from what the demonstrations hold."""
-    match = resolve_match(config.match, demos)
+def defaults_for(given: Mapping[str, Any], demos: DemoSteps) -> Mapping[str, Any]:
+    """The defaults that follow from what the demonstrations hold and what of it is compared."""
+    match = resolve_match(given.get("match", "auto"), demos)
     return {"match": match, **BY_MATCH[match]}
 
 
@@ -138,17 +138,16 @@ def weigh(config: KDIConfig, points: jax.Array, log_d: jax.Array, key: jax.Array
 def reward_of(
     kernels: Kernels, width: jax.Array, norm: Norm, batch: Batch, weighted: Weighted
 ) -> jax.Array:
-    """The mean over demonstrated steps of F / d. A step that ends the task has earned its reward,
-    unless the reward is that of the state it leads to."""
+    """The mean over demonstrated steps of F / d."""
     log_f = kernels.log_f(width, norm, batch, weighted.points)
-    reward = jnp.exp(log_f - weighted.log_unit).mean(0)
-    return reward * ~batch.terminated if kernels.match == "states" else reward
+    return jnp.exp(log_f - weighted.log_unit).mean(0)
 
 
 def make_target(
     config: KDIConfig, ac: ActorCritic, kernels: Kernels, width: jax.Array, weighted: Weighted
 ) -> TargetFn:
-    """(1 - gamma) r(s, a) + gamma Q'(s', mu'(s')), within its bound."""
+    """(1 - gamma) r(s, a) + gamma Q'(s', mu'(s')), within its bound. A step that ends the task
+    earns the reward of its pair or change, but not that of the state it leads to."""
     gamma = config.td3.gamma
     bound = jnp.exp(-weighted.log_unit).mean()
 
@@ -156,6 +155,8 @@ def make_target(
         q, action = ac.next_value(state, batch, goal, key)
         reward = reward_of(kernels, width, state.norm, batch, weighted)
         free = (1 - gamma) * reward + gamma * q
+        if kernels.match == "states":  # pairs and changes were earned before the end
+            free *= ~batch.terminated
         return jnp.clip(free, 0.0, bound), {
             "critic/reward": reward.mean(),
             "critic/target_over_bound_max": free.max() / bound,  # before the clip

@@ -7,14 +7,14 @@ Nothing has to be fitted, so d can be that of the policy of this very moment.
 Densities are in units of the kernel's peak: at its centre they are 1, whatever its width.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 
 from uvd.agents.agent import DemoSteps, Spec, demonstrations
 from uvd.core import replay
-from uvd.core.errors import UserError
+from uvd.core.errors import UserError, nearest
 from uvd.core.policy import Norm
 from uvd.core.replay import Batch, Ring
 
@@ -28,6 +28,8 @@ def resolve_match(match: Match, demos: DemoSteps) -> Match:
         if demos.action is not None:
             return "pairs"
         return "states" if demos.next_obs is None else "changes"
+    if match not in get_args(Match):
+        raise nearest(str(match), get_args(Match), "match")
     if match == "pairs" and demos.action is None:
         raise UserError("no actions, which match = pairs needs (changes does without)")
     if match == "changes" and demos.next_obs is None:

@@ -31,8 +31,8 @@ from uvd.core.replay import Batch, Ring, fetch, sample
 class TD3Settings:
     """TD3's settings and how experience is collected."""
 
-    collect: CollectConfig = field(default_factory=CollectConfig)
     td3: TD3Config = field(default_factory=TD3Config)
+    collect: CollectConfig = field(default_factory=CollectConfig)
 
     def __post_init__(self) -> None:
         refuse_sigmoid(self.td3)

@@ -37,12 +37,12 @@ from uvd.core.replay import Batch, Ring
 class UVDConfig:
     """TD3's settings, the density's, the goals', and how density and TD meet."""
 
-    collect: CollectConfig = field(default_factory=CollectConfig)
     td3: TD3Config = field(
         default_factory=lambda: TD3Config(
             critic_head="sigmoid", critic_start=0.5, action_penalty=0.01
         )
     )
+    collect: CollectConfig = field(default_factory=CollectConfig)
     density: DensityConfig = field(default_factory=DensityConfig)
     goals: GoalsConfig = field(default_factory=GoalsConfig)
     combine: Literal["sum", "max", "max-next", "max-paper"] = "sum"
@@ -224,22 +224,22 @@ SLIDE = {
 # For goals much smaller than the task: draws from the density are a few hundredths of the goals'
 # range off, true futures are exact.
 PRECISE = {"futures": 0.8, "smoothing_half": 4000}
-FETCH_UVD = {**FETCH, "actor_lr": 5e-4}
+FETCH_LR = {"actor_lr": 5e-4}
 
 ALGORITHMS["uvd"] = Algorithm(
     about="TD3 lifted by a density of achieved goals (UVD)",
     config=UVDConfig,
     make=make_uvd,
     presets={
-        "fetch": Preset("the Fetch tasks", FETCH_UVD),
+        "fetch": Preset("the Fetch tasks", FETCH | FETCH_LR),
         "precise": Preset("goals of a hundredth of the area", PRECISE),
-        "fetch-precise": Preset("the same on the Fetch tasks", FETCH_UVD | PRECISE),
+        "fetch-precise": Preset("the same on the Fetch tasks", FETCH | FETCH_LR | PRECISE),
         "paper": Preset("the paper's Algorithm 1 and Table 1 to the letter", PAPER),
         "paper-slide": Preset(
             "the same with Table 1's couplings for slide", PAPER | {"bijectors": 5}
         ),
         "authors-push": Preset("push as the authors' released code has it", AUTHORS | PUSH),
-        "authors-slide": Preset("slide", AUTHORS | SLIDE),
-        "authors-sparse": Preset("push with the small goal", AUTHORS | SMALL_GOAL),
+        "authors-slide": Preset("the same for slide", AUTHORS | SLIDE),
+        "authors-sparse": Preset("the same for push with the small goal", AUTHORS | SMALL_GOAL),
     },
 )

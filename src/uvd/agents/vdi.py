@@ -39,12 +39,12 @@ from uvd.core.replay import Batch, Ring
 class VDIConfig:
     """TD3's settings, the densities', and how demonstrations are weighed."""
 
-    collect: CollectConfig = field(default_factory=CollectConfig)
     td3: TD3Config = field(
         default_factory=lambda: TD3Config(
             gamma=0.995, critic_head="huber", action_penalty=0.01, actor_start=500
         )
     )
+    collect: CollectConfig = field(default_factory=CollectConfig)
     density: StateFlowConfig = field(default_factory=StateFlowConfig)
     temporal_smoothing: Share = 0.0
     """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""

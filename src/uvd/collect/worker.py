@@ -17,8 +17,9 @@ import numpy as np
 
 from uvd.collect.exploration import Exploration, explore
 from uvd.core.episode import Episode
+from uvd.core.errors import one_line
 from uvd.core.policy import Policy, act
-from uvd.tasks.goalenv import EnvTask, GoalTask, is_success, make_env, one_line
+from uvd.tasks.goalenv import EnvTask, GoalTask, is_success, make_env
 from uvd.tasks.rewardenv import RewardTask
 
 TRAIN, EVAL, FRESH, PROBE, RECORD = range(5)  # what an episode is played for

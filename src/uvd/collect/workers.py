@@ -23,9 +23,9 @@ from typing import Any
 
 from uvd.collect.worker import Job
 from uvd.core.episode import Episode
-from uvd.core.errors import UserError
+from uvd.core.errors import UserError, one_line
 from uvd.core.policy import Policy
-from uvd.tasks.goalenv import EnvTask, one_line
+from uvd.tasks.goalenv import EnvTask
 
 DEATHS = 3  # so often may the workers of one episode die
 _START = "import sys; sys.path = sys.argv[2:]; from uvd.collect.worker import main; main({fd})"

@@ -28,7 +28,7 @@ _ROWS_BEYOND_STEPS = {"obs": 1, "action": 0, "achieved": 1, "success": 0, "rewar
 def stack(seeds: Sequence[Sequence[Episode]], horizon: int) -> Episode:
     """The episodes of each seed as arrays `[seed, episode, ...]`, padded with zeros."""
     number = max(map(len, seeds))
-    columns = {}
+    columns: dict[str, Any] = {}
     for name, x in seeds[0][0]._asdict().items():
         shape = np.shape(x)
         if name in _ROWS_BEYOND_STEPS:
@@ -38,7 +38,7 @@ def stack(seeds: Sequence[Sequence[Episode]], horizon: int) -> Episode:
         for place, episode in enumerate(episodes):
             for name, x in episode._asdict().items():
                 inside = tuple(slice(n) for n in np.shape(x))
-                columns[name][seed, place][inside] = x
+                columns[name][(seed, place, *inside)] = x
     return Episode(**columns)
 
 

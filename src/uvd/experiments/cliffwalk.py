@@ -18,7 +18,6 @@ mild to them: they lose 0 to 2 points of success; at ε ≤ 0.3 and slip 0.3 the
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +28,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from scipy.stats import t as student
 
+from uvd.experiments.curves import legend_below, plain, save
+from uvd.experiments.tables import Sheet
 from uvd.tasks import cliffwalk
 from uvd.tasks.cliffwalk import ACTIONS, RIGHT, Array, Episodes, Grid, Index
 
@@ -75,11 +76,6 @@ def shuffled(episodes: Episodes, rng: np.random.Generator) -> Index:
     return rng.permutation(intended(episodes, rng).ravel()).reshape(episodes.actions.shape)
 
 
-def marginal(episodes: Episodes, rng: np.random.Generator) -> Index:
-    """A goal achieved by some other transition. Blind to s'."""
-    return rng.permutation(episodes.states[:, 1:].ravel()).reshape(episodes.actions.shape)
-
-
 def density(episodes: Episodes, rng: np.random.Generator) -> Index:
     """A draw from the counted long-horizon density of goals given (s, a). Blind to s'.
 
@@ -104,84 +100,58 @@ def mixed(relabel: Relabel) -> Relabel:
     return goals
 
 
-See = Callable[[Grid, Episodes, np.random.Generator], Array]
-"""Transitions ``N[s, a, p, g]`` that the TD step sees for goal g; ``[s, a, p, 1]`` if for all."""
+def observed(model: Array, steps: Array) -> Array:
+    """TD and HER: the reward is read off the relabelled transition, 1(s' = g)."""
+    return np.einsum("sagg->sag", model)
 
 
-def one_goal(relabel: Relabel) -> See:
-    """Each transition teaches one goal, that of `relabel`."""
-    return lambda grid, episodes, rng: _count(grid, episodes, relabel(episodes, rng), grid.cells)
+def counted(model: Array, steps: Array) -> Array:
+    """UVD: F(g | s, a), the density of the goal achieved one step ahead, counted from all data."""
+    return steps[..., 0]
 
 
-def every_goal(grid: Grid, episodes: Episodes, rng: np.random.Generator) -> Array:
-    """Each transition teaches all goals alike: blind to s' without drawing any."""
-    return _count(grid, episodes, 0, 1)
+class Learner(NamedTuple):
+    """What a learner's TD step learns from, and how it is drawn."""
+
+    label: str
+    goals: Relabel | None  # the goal that each transition teaches; None: all goals alike
+    achieved: Callable[[Array, Array], Array]  # how it knows that g was achieved
+    color: str
+    marker: str
+
+    def see(self, grid: Grid, episodes: Episodes, rng: np.random.Generator) -> Array:
+        """Transitions ``N[s, a, p, g]`` that teach goal g; ``[s, a, p, 1]`` if they teach all."""
+        if self.goals is None:
+            return count(grid, episodes, 0, 1)
+        return count(grid, episodes, self.goals(episodes, rng), grid.cells)
 
 
-def _count(grid: Grid, episodes: Episodes, goals: Index | int, width: int) -> Array:
+def count(grid: Grid, episodes: Episodes, goals: Index | int, width: int) -> Array:
+    """How often each transition teaches each of `width` goals."""
     pair = episodes.states[:, :-1] * len(ACTIONS) + episodes.actions
     flat = (pair * grid.cells + episodes.states[:, 1:]) * width + goals
     shape = (grid.cells, len(ACTIONS), grid.cells, width)
     return np.bincount(flat.ravel(), minlength=int(np.prod(shape))).reshape(shape).astype(float)
 
 
-def observed(model: Array, steps: Array) -> Array:
-    """TD and HER: the reward is read off the relabelled transition, 1(s' = g)."""
-    return np.einsum("sagg->sag", model)
-
-
-def counted_density(model: Array, steps: Array) -> Array:
-    """UVD: F(g | s, a), the density of the goal achieved one step ahead, counted from all data."""
-    return steps[..., 0]
-
-
-class Learner(NamedTuple):
-    """What the TD step sees, how it knows that g was achieved, and how the learner is drawn."""
-
-    label: str
-    see: See
-    achieved: Callable[[Array, Array], Array]
-    color: str
-    marker: str
-
-
-def _her(label: str, relabel: Relabel, color: str, marker: str) -> Learner:
-    return Learner(label, one_goal(relabel), observed, color, marker)
-
-
-def _uvd(label: str, see: See, color: str, marker: str) -> Learner:
-    return Learner(label, see, counted_density, color, marker)
-
-
 LEARNERS = {
-    "td": _her("TD (UVFA)", intended, "0.45", "x"),
-    "her-future": _her("HER future, k = 4", mixed(future), "#e6a23c", "s"),
-    "her-final": _her("HER final", mixed(final), "#d9762b", "^"),
-    "her-episode": _her("HER episode", mixed(episode), "#b8860b", "v"),
-    "her-paper": _her("HER, paper's wording", as_worded, "#b22222", "D"),
-    "uvd": _uvd("UVD", every_goal, "#08306b", "o"),
-    "uvd-intended": _uvd("UVD, intended goals", one_goal(intended), "#2171b5", "P"),
-    "uvd-shuffled": _uvd("UVD, shuffled goals", one_goal(mixed(shuffled)), "#4aa3c7", "<"),
-    "uvd-marginal": _uvd("UVD, marginal goals", one_goal(mixed(marginal)), "#3cb4a0", ">"),
-    "uvd-density": _uvd("UVD, density goals", one_goal(mixed(density)), "#7b5ea7", "*"),
+    "td": Learner("TD (UVFA)", intended, observed, "0.45", "x"),
+    "her-future": Learner("HER future, k = 4", mixed(future), observed, "#e6a23c", "s"),
+    "her-final": Learner("HER final", mixed(final), observed, "#d9762b", "^"),
+    "her-episode": Learner("HER episode", mixed(episode), observed, "#b8860b", "v"),
+    "her-paper": Learner("HER, paper's wording", as_worded, observed, "#b22222", "D"),
+    "uvd": Learner("UVD", None, counted, "#08306b", "o"),
+    "uvd-intended": Learner("UVD, intended goals", intended, counted, "#2171b5", "P"),
+    "uvd-shuffled": Learner("UVD, shuffled goals", mixed(shuffled), counted, "#4aa3c7", "<"),
+    "uvd-density": Learner("UVD, density goals", mixed(density), counted, "#7b5ea7", "*"),
 }
 
 
-@dataclass(frozen=True)
-class Collect:
-    """How each learner gathers its own data; the replay keeps everything."""
-
-    rounds: int = 6
-    """Times that the values are solved anew."""
-    episodes: int = 12_000
-    """Episodes in a round."""
-    epsilon: float = 0.5
-    """Share of random actions; high, because the error of UVD is that of its rarest cell."""
-    practice: float = 0.5
-    """Share of episodes for a goal drawn uniformly from the safe cells, not for the true one."""
-
-
-STANDARD = Collect()
+# How each learner gathers its own data; the replay keeps everything.
+ROUNDS = 6  # times that the values are solved anew
+EPISODES = 12_000  # in a round
+EPSILON = 0.5  # share of random actions; high, because UVD's error is that of its rarest cell
+PRACTICE = 0.5  # share of episodes for a goal drawn uniformly from the safe cells
 
 
 class Belief(NamedTuple):
@@ -198,18 +168,18 @@ def believed_model(seen: Array) -> Array:
     return seen / np.maximum(seen.sum(2, keepdims=True), 1)
 
 
-def learn(grid: Grid, strategy: str, seed: int, collect: Collect = STANDARD) -> Belief:
+def learn(grid: Grid, strategy: str, seed: int) -> Belief:
     """Collect and solve in turns; returns the fixed point on the data of all rounds."""
     learner = LEARNERS[strategy]
     rng = np.random.default_rng(seed)
     q = np.zeros((grid.cells, len(ACTIONS), grid.cells))
     steps = np.zeros((*q.shape, 1))
     seen = np.zeros((*q.shape, grid.cells))
-    for _ in range(collect.rounds):
-        practice = rng.random(collect.episodes) < collect.practice
-        goals = np.where(practice, rng.choice(grid.safe, collect.episodes), grid.goal)
-        played = cliffwalk.simulate(grid, cliffwalk.greedy(q), goals, collect.epsilon, rng)
-        steps += every_goal(grid, played, rng)
+    for _ in range(ROUNDS):
+        practice = rng.random(EPISODES) < PRACTICE
+        goals = np.where(practice, rng.choice(grid.safe, EPISODES), grid.goal)
+        played = cliffwalk.simulate(grid, cliffwalk.greedy(q), goals, EPSILON, rng)
+        steps += count(grid, played, 0, 1)
         seen += learner.see(grid, played, rng)
         model = believed_model(seen)
         achieved = learner.achieved(model, believed_model(steps))
@@ -232,7 +202,6 @@ def measure(
     seeds: Sequence[int] = range(5),
     slips: Sequence[float] = (0.0, 0.1, 0.2, 0.3),
     strategies: Sequence[str] = tuple(LEARNERS),
-    collect: Collect = STANDARD,
 ) -> Rows:
     """One row for each slip probability, strategy and seed; what is called true is exact.
 
@@ -248,15 +217,12 @@ def measure(
         best = cliffwalk.success(grid, cliffwalk.greedy(best_q))
         optimal = best_q[grid.start, :, grid.goal].max()
         for strategy, seed in product(strategies, seeds):
-            belief = learn(grid, strategy, seed, collect)
+            belief = learn(grid, strategy, seed)
             policy = cliffwalk.greedy(belief.q)
             value = belief.q[grid.start, :, grid.goal].max()
             own = cliffwalk.evaluate(model, reward, policy, grid.gamma)[grid.start, grid.goal]
             got = cliffwalk.success(grid, policy)
             numbers = {
-                "value": value,
-                "value_own": own,
-                "value_optimal": optimal,
                 "bias_own": value / own - 1,
                 "bias_optimal": value / optimal - 1,
                 "fall": believed_fall(grid, belief),
@@ -267,7 +233,7 @@ def measure(
                 "loss_final": best.final - got.final,
                 "loss_ever": best.ever - got.ever,
             }
-            setting = {"strategy": strategy, "slip": slip, "epsilon": collect.epsilon, "seed": seed}
+            setting = {"strategy": strategy, "slip": slip, "seed": seed}
             rows.append(setting | {name: float(number) for name, number in numbers.items()})
     return rows
 
@@ -281,71 +247,64 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(width)
 
 
-def _groups(rows: Rows, *keys: str) -> dict[tuple[Any, ...], Rows]:
-    groups: dict[tuple[Any, ...], Rows] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return groups
+def _interval_of(rows: Rows, strategy: str, slip: float, name: str) -> tuple[float, float]:
+    """The interval over seeds of a number, in percent."""
+    own = [row for row in rows if (row["strategy"], row["slip"]) == (strategy, slip)]
+    return interval([100 * row[name] for row in own])
 
 
-def write_table(rows: Rows, path: str | Path) -> None:
-    """Markdown: means over seeds with 95 % intervals."""
-    lines = [
-        "| slip | ε | strategy | start value: bias to optimal, % | bias to own policy, % "
-        "| believed fall on the edge (true), % | success at the last step, % | ever, % "
-        "| success lost, points | max error of Q, worst seed |",
-        "|--:|--:|:--|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    columns = ("bias_optimal", "bias_own", "fall", "success_final", "success_ever", "loss_final")
-    for (slip, epsilon, strategy), group in _groups(rows, "slip", "epsilon", "strategy").items():
-        cells = [f"{slip:g}", f"{epsilon:g}", LEARNERS[strategy].label]
+def tabulate(rows: Rows) -> Sheet:
+    """Means over seeds with 95 % intervals."""
+    columns = {
+        "bias_optimal": "start value: bias to optimal, %",
+        "bias_own": "bias to own policy, %",
+        "fall": "believed fall on the edge (true), %",
+        "success_final": "success at the last step, %",
+        "success_ever": "ever, %",
+        "loss_final": "success lost, points",
+    }
+    lines = []
+    for slip, strategy in dict.fromkeys((row["slip"], row["strategy"]) for row in rows):
+        cells = [f"{slip:g}", LEARNERS[strategy].label]
         for name in columns:
-            mean, width = interval([100 * row[name] for row in group])
+            mean, width = _interval_of(rows, strategy, slip, name)
             true = f" ({50 * slip:g})" if name == "fall" else ""
             cells.append(f"{mean:{'+' * name.startswith('bias')}.1f} ± {width:.1f}{true}")
         # Only UVD by every goal learns all of Q; elsewhere the error is that of goals without data.
-        error = f"{max(row['max_error'] for row in group):.3f}" if strategy == "uvd" else "–"
-        lines.append("| " + " | ".join([*cells, error]) + " |")
-    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        errors = [r["max_error"] for r in rows if (r["strategy"], r["slip"]) == ("uvd", slip)]
+        lines.append((*cells, f"{max(errors):.3f}" if strategy == "uvd" else "–"))
+    header = ("slip", "strategy", *columns.values(), "max error of Q, worst seed")
+    return Sheet("The cliff walk: bias against exact values", header, lines)
 
 
-def draw_bias(rows: Rows, path: str | Path, over: str = "slip") -> None:
-    """Bias of the start's value, its cause and cost, over `slip` or `epsilon`; 95 % intervals."""
+def draw_bias(rows: Rows, path: Path) -> None:
+    """Bias of the start's value, its cause and its cost, over the slips; 95 % intervals."""
     panels = {
         "bias_optimal": "value of the start:\nbelieved over optimal, %",
         "fall_bias": "probability of a fall on the edge:\nbelieved over true, points",
         "loss_final": "success at the last step:\nlost against optimal, points",
     }
-    names = {"slip": "probability of slipping", "epsilon": "share of random actions"}
-    groups = _groups(rows, "strategy", over)
     strategies = list(dict.fromkeys(row["strategy"] for row in rows))
-    at = np.array(sorted({row[over] for row in rows}))
-    dodge = 0.05 * np.diff(at).min() if len(at) > 1 else 0.0
-    fig = Figure(figsize=(11, 4.4), layout="constrained")
-    axes = fig.subplots(1, len(panels))
-    for ax, (name, title) in zip(axes, panels.items()):
+    slips = np.array(sorted({row["slip"] for row in rows}))
+    dodge = 0.05 * np.diff(slips).min() if len(slips) > 1 else 0.0
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    lines: dict[str, Any] = {}
+    for ax, (name, title) in zip(figure.subplots(1, len(panels)), panels.items()):
         ax.axhline(0, color="0.6", lw=0.8, zorder=0)
         for i, strategy in enumerate(strategies):
-            bars = [interval([100 * row[name] for row in groups[strategy, x]]) for x in at]
-            ax.errorbar(
-                at + dodge * (i - (len(strategies) - 1) / 2),
-                *np.transpose(bars),
-                label=LEARNERS[strategy].label,
-                color=LEARNERS[strategy].color,
-                marker=LEARNERS[strategy].marker,
-                markersize=5,
-                linewidth=1.2,
-                capsize=2,
-            )
+            bars = np.transpose([_interval_of(rows, strategy, slip, name) for slip in slips])
+            label, _, _, color, marker = LEARNERS[strategy]
+            style = {"color": color, "marker": marker, "ms": 5, "lw": 1.2, "capsize": 2}
+            at = slips + dodge * (i - (len(strategies) - 1) / 2)
+            lines[label] = ax.errorbar(at, *bars, **style)
+        plain(ax)
         ax.set_title(title, fontsize=10)
-        ax.set(xlabel=names[over], xticks=at)
-        ax.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes[0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
-    fig.savefig(path, dpi=200)
+        ax.set(xlabel="probability of slipping", xticks=slips)
+    legend_below(figure, lines, 5)
+    save(figure, path)
 
 
-def draw_figure1(path: str | Path, slip: float = 0.3, seed: int = 0) -> None:
+def draw_figure1(path: Path, slip: float = 0.3, seed: int = 0) -> None:
     """The paper's Figure 1: where the greedy policies of exact values, of UVD and of HER lead.
 
     The width and strength of an arrow is the expected number of such steps in an episode, red where
@@ -359,8 +318,8 @@ def draw_figure1(path: str | Path, slip: float = 0.3, seed: int = 0) -> None:
     }
     model = cliffwalk.true_model(grid)
     reward = cliffwalk.goal_reward(model, grid.gamma)
-    fig = Figure(figsize=(11, 3.0), layout="constrained")
-    for ax, (title, q) in zip(fig.subplots(1, len(believed)), believed.items()):
+    figure = Figure(figsize=(11, 3.0), layout="constrained")
+    for ax, (title, q) in zip(figure.subplots(1, len(believed)), believed.items()):
         policy = cliffwalk.greedy(q)
         value = q[grid.start, :, grid.goal].max()
         true = cliffwalk.evaluate(model, reward, policy, grid.gamma)[grid.start, grid.goal]
@@ -368,7 +327,7 @@ def draw_figure1(path: str | Path, slip: float = 0.3, seed: int = 0) -> None:
         numbers = f"value {value:.2f} believed, {true:.2f} true; success {reached:.1f} %"
         ax.set_title(f"{title}\n{numbers}", fontsize=10)
         _draw_walk(ax, grid, cliffwalk.flow(grid, policy))
-    fig.savefig(path, dpi=200, bbox_inches="tight")
+    save(figure, path)
 
 
 def _draw_walk(ax: Axes, grid: Grid, flow: Array) -> None:

@@ -2,20 +2,26 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from uvd.api import file_name
-from uvd.experiments import batch, curves
+from uvd.experiments import batch, curves, tables
 from uvd.experiments.batch import AT_ONCE, Job
-from uvd.settings import PRESETS
 
-RUN: dict[str, Any] = {"envs": 4, "eval_episodes": 50}
-# The preset `fetch`, spelt out: runs are then called by what else they differ in.
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    name: (name, PRESETS[name]["fetch"]) for name in ("td3", "her", "uvd")
-}
-PRESET = {("uvd", "FetchPushSparse-v0"): "precise"}  # where it is not the default
-PACE = {"td3": 5.0, "her": 5.0, "uvd": 10.0}  # seconds for 1000 steps of a seed on a CPU core
+# Each with the preset that suits the task. Seconds for 1000 steps of a seed on a CPU core.
+METHODS = {"td3": 5.0, "her": 5.0, "uvd": 10.0}
+METRICS = (
+    "critic/frac_td", "actor/abs_action", "collect/moved", "critic/target_over_bound_max",
+)  # fmt: skip
+FIGURES = """\
+## Figures
+
+- figure2.png: success at the final step over environment steps, interquartile mean and 95 % bands
+- the same for each task by itself
+- metrics.png: the share of targets that are TD alone, the density adding nothing; the mean size of
+  the actor's actions; the share of training episodes that moved the object; the largest target over
+  its bound. TD3 and HER have no density and report the middle two only
+"""
 
 
 class Panel(NamedTuple):
@@ -24,11 +30,6 @@ class Panel(NamedTuple):
     task: str
     steps: int
     title: str
-
-    @property
-    def file(self) -> str:
-        """The task's id as a file's name."""
-        return file_name(self.task)
 
 
 PANELS = {
@@ -39,24 +40,23 @@ PANELS = {
 }
 CODE_NOISE = Panel("FetchSlideNoiseCode-v0", 1_000_000, "(d) slide, the code's noise")
 
-WATCHED = (
-    "critic/frac_td", "actor/abs_action", "collect/moved", "critic/target_over_bound_max",
-)  # fmt: skip
-
 
 def make_jobs(
     panels: Sequence[Panel], methods: Sequence[str], seeds: int, steps: int | None
 ) -> list[Job]:
     """Every method on every panel's task."""
+    given = {"seeds": seeds, "envs": 4, "eval_episodes": 50}
     return [
         Job(
-            f"{panel.file}-{name}", algorithm, panel.task,
-            {**RUN, "seeds": seeds, "steps": panel.steps if steps is None else steps},
-            PACE[algorithm], settings, PRESET.get((algorithm, panel.task), "default"),
+            f"{file_name(p.task)}-{method}",
+            method,
+            p.task,
+            {**given, "steps": p.steps if steps is None else steps},
+            METHODS[method],
         )
-        for panel in panels
-        for name, (algorithm, settings) in ((name, METHODS[name]) for name in methods)
-    ]  # fmt: skip
+        for p in panels
+        for method in methods
+    ]
 
 
 def reproduce(
@@ -73,33 +73,20 @@ def reproduce(
     batch.require_known(methods, METHODS, "method")
     known = {**PANELS, "noise": CODE_NOISE} if code_noise else PANELS
     chosen = [panel for name, panel in known.items() if not panels or name in panels]
-    batch.train_and_keep(
-        make_jobs(chosen, methods or list(METHODS), seeds, steps),
-        out,
-        at_once,
-    )
+    jobs = make_jobs(chosen, methods or list(METHODS), seeds, steps)
+    batch.train_into(out, jobs, at_once)
     draw(out)
 
 
 def draw(out: Path) -> None:
     """Figures and tables, from the small files of the finished runs in `out`."""
     everything = [*PANELS.values(), CODE_NOISE]
-    paths = batch.kept(out, [f"{panel.file}-{m}" for panel in everything for m in METHODS])
-    titles = {panel.task: panel.title for panel in everything}
-    curves.draw_curves(paths, out / "figure2.png", titles=titles, columns=4)
-    curves.draw_watched(paths, out / "watched.png", WATCHED, titles)
-    for panel in everything:
-        if own := [path for path in paths if path.name.startswith(f"{panel.file}-")]:
-            curves.draw_curves(own, out / f"{panel.file}.png", titles=titles)
-    batch.write_summary(
-        "Figure 2", out, paths,
-        batch.tabulate_watched(paths, WATCHED).markdown(),
-        "frac_td: share of targets that are TD alone, the density adding nothing. abs_action: mean "
-        "size of the actor's\nactions. moved: share of exploring episodes that moved the object. "
-        "target_over_bound_max: largest target over its\nbound. TD3 and HER have no density, so "
-        "report the middle two only.\n",
-        "## Figures\n",
-        "- figure2.png: success at the final step over environment steps, interquartile mean and "
-        "95 % bands",
-        "- the same for each task by itself; watched.png: the watched numbers over steps\n",
-    )  # fmt: skip
+    paths = batch.finished(out, [f"{file_name(p.task)}-{m}" for p in everything for m in METHODS])
+    titles = {p.task: p.title for p in everything}
+    names = curves.Names(panel=lambda run: titles[run.config["task"]])
+    curves.draw_curves(paths, out / "figure2.png", names=names, columns=4)
+    curves.draw_curves(paths, out / "metrics.png", *METRICS, names=names)
+    for task in titles:
+        if own := [path for path in paths if path.name.startswith(f"{file_name(task)}-")]:
+            curves.draw_curves(own, out / f"{file_name(task)}.png", names=names)
+    tables.write_success("Figure 2", out, paths, FIGURES)

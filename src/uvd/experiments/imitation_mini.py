@@ -1,13 +1,12 @@
-"""Imitation in miniature: VDI, BC, DAC and GAIL on PointLoop, from a few states of one expert.
+"""Imitation in miniature: every imitator on PointLoop, from a few steps of one expert.
 
 The expert is scripted, so what an imitator should visit is known: the table has the return as a
-share of the expert's (random play is 0), and the energy distance between the states that agent and
-expert visit. The figure draws those states.
+share of the expert's (random actions are 0), and the energy distance between the states that agent
+and expert visit. The figure draws those states.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -15,16 +14,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from uvd import api
+from uvd.collect.device import random_rollouts
+from uvd.core.config import require
+from uvd.demos.files import load_demos
 from uvd.demos.memory import Trajectory
 from uvd.demos.select import select
-from uvd.core.errors import UserError
+from uvd.demos.write import write_npz
 from uvd.experiments import batch
-from uvd.experiments.batch import AT_ONCE, Job, Sheet
+from uvd.experiments.batch import AT_ONCE, Job
+from uvd.experiments.curves import save
 from uvd.experiments.pointloop import make_demos, visited
 from uvd.experiments.statistics import energy_distance
-from uvd.demos.files import load_demos as load_shown
-from uvd.demos.write import write_npz
-from uvd.training.on_device import random_rollouts
+from uvd.experiments.tables import Sheet
+from uvd.recording import record, returns
 from uvd.tasks import make_task
 
 TASK = "PointLoop-v0"
@@ -40,45 +42,48 @@ class Method(NamedTuple):
 
     label: str
     algorithm: str
-    steps: int
     pace: float  # seconds for 1000 steps of a seed on a CPU core: only to announce the time
-    settings: dict[str, Any]
-    envs: int = 4
+    given: dict[str, Any]  # settings
 
 
+# Widths for 6 columns; a small net and a short warm-up, for speed.
+_KDI = {
+    "envs": 1, "warmup": 1000, "hidden": (64, 64), "width": 0.6, "width_end": 0.35,
+    "width_half": 5000, "late_updates": 5000,
+}  # fmt: skip
 METHODS = {
-    "vdi": Method("VDI (states)", "vdi", 40_000, 3.0, {}),
-    "dac": Method("DAC", "dac", 40_000, 1.0, {}),
-    "dac-states": Method("DAC (states)", "dac", 40_000, 1.0, {"reads": "state"}),
-    "gail": Method("GAIL", "gail", 120_000, 0.1, {}, 8),
-    "gail-states": Method("GAIL (states)", "gail", 120_000, 0.1, {"reads": "state"}, 8),
-    "bc": Method("BC", "bc", 20_000, 0.1, {}),
+    "vdi": Method("VDI (states)", "vdi", 3.0, {"steps": 40_000}),
+    "kdi": Method("KDI", "kdi", 1.3, {"steps": 20_000, **_KDI}),
+    "dac": Method("DAC", "dac", 1.0, {"steps": 40_000}),
+    "dac-states": Method("DAC (states)", "dac", 1.0, {"steps": 40_000, "reads": "state"}),
+    "gail": Method("GAIL", "gail", 0.1, {"steps": 120_000, "envs": 8}),
+    "gail-states": Method(
+        "GAIL (states)", "gail", 0.1, {"steps": 120_000, "envs": 8, "reads": "state"}
+    ),
+    "bc": Method("BC", "bc", 0.1, {"steps": 20_000}),
 }
-MAIN_METHODS = ("vdi", "dac", "gail", "bc")
-DEMO_SEEDS = 1
-DEMO_STEPS = {"vdi": 10_000, "gail": 80_000, "bc": 4_000}  # what fits into the demo
+MAIN_METHODS = ("vdi", "kdi", "dac", "gail", "bc")
+DEMO_STEPS = {"vdi": 10_000, "kdi": 10_000, "gail": 80_000, "bc": 4_000}  # what fits into the demo
 
 NOTE = """\
-The expert shows {pairs} pairs: {trajectories} trajectory, every {every}th step. VDI and what is
-marked "states" do not read their actions. Return: the mean of {episodes} fresh episodes a seed, as
-a share of the expert's, random play being 0. Distance: the energy distance between every
-{thinned}th state visited in them and in {episodes} other episodes of the expert. Both: mean over
-seeds (worst seed).
+The demonstrations are {pairs} pairs of the expert: 1 trajectory, every 5th step. VDI and what is
+marked "states" do not read their actions. Return: the mean of 100 fresh episodes a seed, as a share
+of the expert's, random actions being 0. Distance: the energy distance between every 4th state
+visited in them and in 100 other episodes of the expert. Both: mean over seeds (worst seed).
 """
 
 
 def make_jobs(
-    shown: Path, seeds: int, methods: Iterable[str], steps: Mapping[str, int]
+    demos: Path, seeds: int, methods: Sequence[str], steps: Mapping[str, int] | None = None
 ) -> list[Job]:
-    """Every method, shown the same pairs; `steps` where they are not the method's own."""
-    return [
-        Job(
-            name, m.algorithm, TASK,
-            {"seeds": seeds, "steps": steps.get(name, m.steps), "envs": m.envs}, m.pace, m.settings,
-            demos={"demos": str(shown), "trajectories": TRAJECTORIES, "every": EVERY},
-        )
-        for name, m in ((name, METHODS[name]) for name in methods)
-    ]  # fmt: skip
+    """Every method from the same pairs; `steps` are given where they are not the method's own."""
+    asked = {"seeds": seeds, "demos": str(demos), "trajectories": TRAJECTORIES, "every": EVERY}
+    jobs = []
+    for name in methods:
+        method = METHODS[name]
+        given = {"envs": 4, **method.given, **asked, **({"steps": steps[name]} if steps else {})}
+        jobs.append(Job(name, method.algorithm, TASK, given, method.pace))
+    return jobs
 
 
 class Found(NamedTuple):
@@ -92,36 +97,35 @@ class Found(NamedTuple):
     states: np.ndarray | None = None  # some episodes of the first seed, [episode, step, obs]
 
 
-def random_play(episodes: int) -> list[Trajectory]:
+def random_episodes(number: int) -> list[Trajectory]:
     """Episodes of uniformly random actions."""
-    played = jax.jit(lambda key: random_rollouts(make_task(TASK), key, episodes))(jax.random.key(3))
+    task = make_task(TASK)
+    played = jax.jit(lambda key: random_rollouts(task, key, number))(jax.random.key(3))
     rows = (np.asarray(x) for x in (played.obs, played.action, played.reward))
     return [Trajectory(*each) for each in zip(*rows)]
 
 
-def _found(label: str, played: Sequence[list[Trajectory]], expert: np.ndarray) -> Found:
-    """What the seeds' episodes come to, against the states that the expert visits."""
-    rewards = [[t.reward for t in seed if t.reward is not None] for seed in played]
-    returns = np.array([np.mean([r.sum() for r in seed]) for seed in rewards])
-    distance = np.array([energy_distance(visited(seed)[::THINNED], expert) for seed in played])
-    states = np.stack([t.obs for t in played[0][:DRAWN]])
-    return Found(label, returns, distance, states=states)
-
-
 def measure(paths: Sequence[Path]) -> list[Found]:
-    """Random play, the expert against itself, and every run."""
+    """Random actions, the expert against itself, and every run."""
     expert = visited(make_demos(EPISODES, seed=1))[::THINNED]
+
+    def compare(label: str, seeds: Sequence[list[Trajectory]]) -> Found:
+        """The episodes of some seeds against the states that the expert visits."""
+        mean_returns = np.array([returns(episodes).mean() for episodes in seeds])
+        distance = [energy_distance(visited(episodes)[::THINNED], expert) for episodes in seeds]
+        states = np.stack([t.obs for t in seeds[0][:DRAWN]])
+        return Found(label, mean_returns, np.array(distance), states=states)
+
     found = [
-        _found("random play", [random_play(EPISODES)], expert),
-        _found("the expert again", [make_demos(EPISODES, seed=2)], expert),
+        compare("random actions", [random_episodes(EPISODES)]),
+        compare("the expert again", [make_demos(EPISODES, seed=2)]),
     ]
     for path in paths:
         trained = api.load(path)
-        seeds = range(trained.plan.run.seeds)
-        played = [api.record(trained, EPISODES, seed)[0] for seed in seeds]
-        last = trained.rows()[-1]
-        one = _found(METHODS[path.name].label, played, expert)
-        found.append(one._replace(steps=last["step"], seconds=last["seconds"]))
+        played = [record(trained, EPISODES, seed)[0] for seed in trained.seeds]
+        seconds = trained.rows()[-1]["seconds"]
+        one = compare(METHODS[path.name].label, played)
+        found.append(one._replace(steps=trained.step, seconds=seconds))
     return found
 
 
@@ -139,15 +143,12 @@ def tabulate(found: Sequence[Found]) -> Sheet:
             f"{f.seconds:.0f}" if f.seconds else "–",
         )
 
-    return Sheet(
-        f"Imitation on {TASK}: mean (worst seed)",
-        ("method", "steps", "return / expert's", "distance", "time, s"),
-        [row(f) for f in found],
-    )
+    header = ("method", "steps", "return / expert's", "distance", "time, s")
+    return Sheet(f"Imitation on {TASK}: mean (worst seed)", header, [row(f) for f in found])
 
 
-def draw_visited(found: Sequence[Found], shown: np.ndarray, out: Path) -> None:
-    """Places and velocities that agents visit, over those that were shown."""
+def draw_visited(found: Sequence[Found], demonstrated: np.ndarray, out: Path) -> None:
+    """Places and velocities that agents visit, and those that were demonstrated."""
     figure = Figure(figsize=(0.4 + 2.3 * len(found), 5.2), layout="compressed")
     axes = figure.subplots(2, len(found), squeeze=False, sharex="row", sharey="row")
     for (above, below), f in zip(axes.T, found):
@@ -156,11 +157,12 @@ def draw_visited(found: Sequence[Found], shown: np.ndarray, out: Path) -> None:
         for ax, columns in ((above, slice(0, 2)), (below, slice(2, 4))):
             for episode in f.states[..., columns]:
                 ax.plot(*episode.T, color="#0072b2", lw=0.6, alpha=0.6)
-            ax.plot(*shown[:, columns].T, "o", mfc="#f0e442", mec="0.2", mew=0.4, ms=4, zorder=3)
+            dots = demonstrated[:, columns].T
+            ax.plot(*dots, "o", mfc="#f0e442", mec="0.2", mew=0.4, ms=4, zorder=3)
             ax.set(aspect="equal")
     axes[0, 0].set_ylabel("place")
     axes[1, 0].set_ylabel("velocity")
-    figure.savefig(out, dpi=120)
+    save(figure, out)
 
 
 def run(
@@ -168,25 +170,20 @@ def run(
     seeds: int = SEEDS,
     methods: Sequence[str] = MAIN_METHODS,
     at_once: int = AT_ONCE,
-    steps: Mapping[str, int] = MappingProxyType({}),
+    steps: Mapping[str, int] | None = None,
 ) -> list[Found]:
     """Trains what is not yet trained; imitation.md, imitation.png and the runs lie in `out`."""
     batch.require_known(methods, METHODS, "imitator")
-    if seeds < 1:
-        raise UserError(f"seeds = {seeds} must be at least 1")
+    require(seeds >= 1, f"seeds = {seeds} must be at least 1")
     batch.make_folder(out)
-    demos = out / "demos"
-    if not demos.exists():
+    if not (demos := out / "demos").exists():
         write_npz(make_demos(4), demos)
-    paths = batch.train_and_keep(make_jobs(demos, seeds, methods, steps), out, at_once)
+    paths = batch.train_into(out, make_jobs(demos, seeds, methods, steps), at_once)
     found = measure(paths)
     table = tabulate(found)
-    shown = select(load_shown(demos), TRAJECTORIES, EVERY).obs
-    note = NOTE.format(
-        pairs=len(shown), trajectories=TRAJECTORIES, every=EVERY, episodes=EPISODES, thinned=THINNED
-    )
-    text = "\n".join([table.markdown(), note])
+    demonstrated = select(load_demos(demos), TRAJECTORIES, EVERY).obs
+    text = table.markdown() + "\n" + NOTE.format(pairs=len(demonstrated))
     (out / "imitation.md").write_text(text, encoding="utf-8")
-    draw_visited(found, shown, out / "imitation.png")
+    draw_visited(found, demonstrated, out / "imitation.png")
     table.show()
     return found

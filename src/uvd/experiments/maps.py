@@ -1,6 +1,6 @@
 """Figures of places: the density over goals from one state, paths around the pit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,118 +10,101 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 
 from uvd import api
-from uvd.agents import get_algorithm
-from uvd.agents.td3 import HEADS, critic_outputs
-from uvd.agents.uvd import SHORT, UVDConfig, UVDState, learns_long, long_horizon, make_density
+from uvd.agents.actor_critic import ActorCritic
+from uvd.agents.goal_density import SHORT_TERM, Context, GoalDensity, long_term
+from uvd.agents.heads import make_head
+from uvd.agents.uvd import UVDState
 from uvd.collect import worker
-from uvd.collect.device import Exploration, explore, rollouts
-from uvd.collect.worker import EVAL, Job
+from uvd.collect.device import rollouts
+from uvd.collect.exploration import Exploration
+from uvd.core.config import require
 from uvd.core.policy import Policy, act
-from uvd.core.errors import UserError
-from uvd.experiments.curves import run_labels, save
-from uvd.training.on_workers import Lagged
+from uvd.experiments.curves import legend_below, method_name, save
 from uvd.runs import Run
-from uvd.settings import override
-from uvd.tasks import TASKS, point
+from uvd.tasks import point
 from uvd.tasks.goalenv import GoalTask, make_env
 from uvd.tasks.task import Task
+from uvd.training.learner import exploration_at
 
-PIT_COLOR, FELL, REACHED, LOST = "#3a3a3a", "#d55e00", "#0072b2", "#999999"
-
-
-def _load(path: Path, fits: Callable[[dict[str, Any]], bool], kind: str) -> api.Trained:
-    """A trained run, refused before it is restored if the figure cannot show it."""
-    config = Run.open(path).config
-    if not fits(config):
-        raise UserError(f"{path} is {config['algorithm']} on {config['task']}; {kind}")
-    return api.load(path)
-
-
+CLIFF = "PointCliff-v0"
 GRID = 81  # goals along an edge of a map
 EDGE = 1.05  # the maps reach a little beyond the walls at ±1
 ROLLOUTS = 400  # from which the map of what was reached is made
-PATHS = 12  # drawn over it
-REPEATS = 40  # the same for an environment, whose steps take longer
+PATHS = 12  # without exploration, drawn over it
+REPEATS = 40  # roll-outs of an environment, whose steps take longer
 MOVED = 1e-3  # metres or whatever the goal's unit is
 NARROW = 0.05  # kernel of the map of what was reached, where the density was trained without one
+PIT_COLOR, FELL, REACHED, LOST = "#3a3a3a", "#d55e00", "#0072b2", "#999999"
+DRAWN = 60  # paths in a panel: enough to see the way, few enough to see each
 
-
-Marks = dict[str, tuple[np.ndarray, dict[str, Any]]]  # places in a map, and how they are marked
+Style = dict[str, Any]
+POINT_MARK: Style = {"marker": "o", "mfc": "white", "mec": "black", "ms": 6}
+PUCK_MARK: Style = {"marker": "s", "mfc": "#f5c8dc", "mec": "black", "ms": 7}
+GOAL_MARK: Style = {"marker": "*", "mfc": "#ff7043", "mec": "white", "ms": 11}
+# On a dark ground, like the maps: most marks are white.
+LEGEND: Style = {"facecolor": "#3b3b52", "labelcolor": "white", "framealpha": 1.0, "fontsize": 8}
 
 
 class Scene(NamedTuple):
     """What a density map is drawn for: a state, the action there, and what really follows."""
 
     step: int
-    obs: jax.Array
-    action: jax.Array
-    achieved: jax.Array
-    goal: jax.Array
-    reached: jax.Array  # [all later steps of all roll-outs, goal], exploring as in training
-    clean: Sequence[np.ndarray]  # paths without exploration
-    marks: Marks
-    centre: tuple[float, float]  # of the maps
-    half: float  # of their edges
-    how: str  # the roll-outs, in words
+    obs: np.ndarray
+    action: np.ndarray
+    achieved: np.ndarray
+    goal: np.ndarray
+    reached: np.ndarray  # [all later steps of all roll-outs, goal], exploring as in training
+    paths: Any  # without exploration, each [step, goal]
+    how: str = "exploring as in training"
 
 
-def _point_scene(task: Task, policy: Policy, how: Exploration, episode: int, step: int) -> Scene:
+def _require_step(step: int, steps: int) -> None:
+    require(step < steps, f"step = {step} is outside the episode: take 0 to {steps - 1}")
+
+
+def point_scene(task: Task, policy: Policy, how: Exploration, episode: int, step: int) -> Scene:
     """Plays the episode up to the step, and from there on to its end, many times."""
-    if step >= task.horizon:
-        raise UserError(f"step = {step} is outside the episode: take 0 to {task.horizon - 1}")
+    _require_step(step, task.horizon)
+    key = jax.random.fold_in(jax.random.key(3), episode)
+    key_start, key_noise, key_explore, key_clean = jax.random.split(key, 4)
 
-    def act_on(policy: Policy, state: point.World) -> jax.Array:
+    def act_on(policy: Policy, state: Any) -> jax.Array:
         return act(policy, task.observe(state), task.goal(state))
 
-    def follow(
-        policy: Policy, how: Exploration, state: point.World, action: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        """What is achieved after (state, action) until the episode ends."""
+    @jax.jit
+    def advance(policy: Policy, state: Any, keys: jax.Array) -> Any:
+        def one(state: Any, key: jax.Array) -> tuple[Any, None]:
+            return task.step(state, act_on(policy, state), key), None
 
-        def go(carry: tuple[point.World, jax.Array, jax.Array], key: jax.Array):
-            state, last, wild = carry
-            key_explore, key_task = jax.random.split(key)
-            taken, wild = explore(how, key_explore, act_on(policy, state), last, wild)
-            state = task.step(state, taken, key_task)
-            return (state, taken, wild), task.achieved(state)
-
-        keys = jax.random.split(key, task.horizon - step)
-        first = task.step(state, action, keys[0])
-        _, later = jax.lax.scan(go, (first, action, jnp.zeros((), bool)), keys[1:])
-        return jnp.concatenate([task.achieved(first)[None], later])
+        return jax.lax.scan(one, state, keys)[0]
 
     @jax.jit
-    def play(policy: Policy, key: jax.Array) -> tuple[point.World, jax.Array, Any, Any]:
-        key_start, key_noise, key_after, key_clean = jax.random.split(key, 4)
-        state, _ = jax.lax.scan(
-            lambda s, k: (task.step(s, act_on(policy, s), k), None),
-            task.reset(key_start),
-            jax.random.split(key_noise, task.horizon)[:step],
+    def follow(policy: Policy, how: Exploration, state: Any, key: jax.Array) -> jax.Array:
+        """What is achieved after (state, action) until the episode ends, in many roll-outs."""
+        # An episode that begins with the outcome of the action.
+        later = task._replace(
+            reset=lambda key: task.step(state, act_on(policy, state), key),
+            horizon=task.horizon - step - 1,
         )
-        action = act_on(policy, state)
-        reached, clean = (
-            jax.vmap(lambda k, how=how: follow(policy, how, state, action, k))(
-                jax.random.split(key, n)
-            )
-            for how, key, n in ((how, key_after, ROLLOUTS), (Exploration(), key_clean, PATHS))
-        )
-        return state, action, reached, clean
+        return rollouts(later, how, policy, key, ROLLOUTS).achieved
 
-    key = jax.random.fold_in(jax.random.key(3), episode)
-    state, action, reached, clean = play(policy, key)
-    return Scene(
-        step, task.observe(state), action, task.achieved(state), task.goal(state),
-        reached.reshape(-1, 2), list(np.asarray(clean)), _marks(task, state), (0.0, 0.0), EDGE,
-        "exploring as in training",
-    )  # fmt: skip
+    keys = jax.random.split(key_noise, task.horizon)[:step]
+    state = advance(policy, task.reset(key_start), keys)
+    reached, paths = (
+        np.asarray(follow(policy, how, state, key))
+        for how, key in ((how, key_explore), (Exploration(), key_clean))
+    )
+    here = (task.observe(state), act_on(policy, state), task.achieved(state), task.goal(state))
+    obs, action, achieved, goal = (np.asarray(x) for x in here)
+    reached = reached.reshape(-1, task.goal_dim)
+    return Scene(step, obs, action, achieved, goal, reached, paths[:PATHS])
 
 
-def _env_scene(
+def env_scene(
     task: GoalTask, policy: Policy, how: Exploration, episode: int, step: int | None
 ) -> Scene:
     """Plays an evaluation episode, and again from the step on, with other exploration and noise.
@@ -129,214 +112,178 @@ def _env_scene(
     Without a step, the one before what is achieved first changes: the hand is at the object then.
     An environment that does not repeat itself leaves only the episode itself.
     """
-    env, job = make_env(task), Job(0, 0, EVAL, episode)
+    env, job = make_env(task), worker.Job(0, 0, worker.EVAL, episode)
     played = worker.play(task, env, policy, job)
     if step is None:
         moved = np.linalg.norm(played.achieved - played.achieved[0], axis=1) > MOVED
         step = max(int(moved.argmax()) - 1, 0)
-    if step >= len(played.action):
-        last = len(played.action) - 1
-        raise UserError(f"step = {step} is outside the episode: take 0 to {last}")
+    _require_step(step, len(played.action))
 
     def again(number: int) -> np.ndarray | None:
         """What is achieved after the step; None where the way to it was another."""
         rng = np.random.default_rng(number)
-        seen, _ = env.reset(seed=worker.randomness(job)[0])
+        raw, _ = env.reset(seed=worker.randomness(job)[0])
         for action in played.action[:step]:
-            seen = env.step(task.own_action(action))[0]
-        if not np.array_equal(np.float32(seen["observation"]), played.obs[step]):
+            raw = env.step(task.env_action(action))[0]
+        if not np.array_equal(np.float32(raw["observation"]), played.obs[step]):
             return None
         env.unwrapped.np_random = rng  # noise of its own from here on
-        action, wild, path = played.action[step], False, []
+        action, is_random, path = played.action[step], False, []
         for _ in range(task.horizon - step):
-            seen, _, terminated, truncated, _ = env.step(task.own_action(action))
-            path.append(np.float32(seen["achieved_goal"]))
+            taken = np.clip(action, -1, 1)
+            raw, _, terminated, truncated, _ = env.step(task.env_action(taken))
+            obs, achieved, goal = worker.split_observation(task, raw, taken)
+            path.append(achieved)
             if terminated or truncated:
                 break
-            greedy = act(policy, np.float32(seen["observation"]), played.goal)
-            action, wild = worker.explore(how, rng, greedy, action, wild)
+            action, is_random = worker.behave(task, policy, how, rng, obs, goal, action, is_random)
         return np.array(path)
 
-    repeats = [again(number) for number in range(REPEATS)]
+    repeats = [path for path in map(again, range(REPEATS)) if path is not None]
     env.close()
-    paths = [path for path in repeats if path is not None]
-    words = "exploring as in training" if paths else "this episode only: it cannot be repeated"
-    later = played.achieved[step + 1 :]
-    reached = np.concatenate(paths or [later])
-    here, goal = played.achieved[step], played.goal
-    marks: Marks = {"achieved": (here[:2], PUCK_MARK), "intended goal": (goal[:2], GOAL_MARK)}
-    if "Fetch" in task.id and task.obs_dim == 25:
-        marks = {"hand": (played.obs[step, :2], POINT_MARK)} | marks
-    marked = max(float(abs(place - here[:2]).max()) for place, _ in marks.values())
-    far = float(np.quantile(abs(reached - here)[:, :2].max(1), 0.98))  # some fall off the table
-    half = 1.1 * max(marked + (task.reward.radius or 0.0), far, MOVED)
-    return Scene(
-        step, jnp.asarray(played.obs[step]), jnp.asarray(played.action[step]), jnp.asarray(here),
-        jnp.asarray(goal), jnp.asarray(reached), [played.achieved[step:, :2]], marks,
-        (float(here[0]), float(here[1])), half, words,
-    )  # fmt: skip
+    later = played.achieved[step:]
+    here = (played.obs[step], played.action[step], played.achieved[step], played.goal)
+    if not repeats:
+        how_words = "this episode only: it cannot be repeated"
+        return Scene(step, *here, later[1:], [later], how_words)
+    return Scene(step, *here, np.concatenate(repeats), [later])
+
+
+class Map(NamedTuple):
+    """One panel of a density map."""
+
+    title: str
+    values: jax.Array  # [goals]
+    scale: str  # what the values are; maps of one scale share their colours
+
+
+def make_maps(trained: api.Trained, seed: int, scene: Scene, goals: np.ndarray) -> list[Map]:
+    """For goals `[N, goal]`: how often they were reached, the density F that learned it, and Q."""
+    plan, config = trained.plan, trained.plan.config.settings
+    density = GoalDensity(config.density, plan.spec, config.td3.optimiser, config.td3.gamma)
+    head = make_head(config.td3.critic_head, density.bound, config.td3.critic_start)
+    ac = ActorCritic(config.td3, head, plan.spec)
+    rows = (scene.obs, scene.action, scene.achieved, scene.goal)
+    context = Context(*(jnp.tile(x, (len(goals), 1)) for x in rows))
+
+    @jax.jit
+    def evaluate(
+        state: UVDState, context: Context, goals: jax.Array, reached: jax.Array, updates: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What was reached; F over the short and all long time spans; and Q."""
+        width = density.width(updates) if config.density.smoothing else NARROW
+
+        def soft_success(goal: jax.Array) -> jax.Array:
+            gap = (goal - reached)[:, density.columns] / (width * density.unit)
+            return jnp.exp(-(gap**2).sum(-1) / 2).mean()
+
+        def learned(time_code: jax.Array) -> jax.Array:
+            log_f = density.log_prob(state.flow, norm, context, goals, time_code)
+            return density.scaled(log_f, updates) / density.bound
+
+        norm, offsets = state.td3.norm, jnp.arange(1, plan.task.horizon + 1)
+        codes = jnp.append(long_term(offsets), SHORT_TERM)
+        action = ac.action(state.td3.actor_target, norm, context.obs, goals)
+        outputs = ac.critic_outputs(state.td3.critic, norm, context.obs, goals, action)
+        value = head.value(outputs).min(0) / density.bound
+        return jax.lax.map(soft_success, goals), jax.lax.map(learned, codes), value
+
+    state, updates = trained.seed_state(seed).agent, jnp.asarray(_updates(trained))
+    reached, learned, value = evaluate(state, context, goals, scene.reached, updates)
+    title = f"really reached, all later steps\n({scene.how})"
+    soft, steps = "soft probability of achieving g", config.density.horizon
+    maps = [Map(title, reached, soft)]
+    if config.goals.needs_long_spans:
+        title = "F learned, all later steps\n(proposes goals)"
+        maps.append(Map(title, learned[:-1].mean(0), soft))
+    ahead = f"next {steps} steps" if steps > 1 else "next step"
+    maps.append(Map(f"F learned, {ahead}\n(enters the target)", learned[-1], "the same"))
+    return [*maps, Map("Q(s, μ(s; g); g)", value, "share of its bound")]
+
+
+def _updates(trained: api.Trained) -> int:
+    """Updates that the run has made."""
+    schedule = trained.plan.schedule
+    return max(schedule.updates_before(trained.step // schedule.steps), 0)
 
 
 def draw_density(
     run: Path, out: Path, seed: int | None = None, episode: int = 0, step: int | None = None
 ) -> None:
-    """Over all goals, from one state: what is really reached, the density F that learned it, and Q.
+    """Density maps from one state.
 
-    F is shown as the algorithm uses it, in units of its kernel's peak: the expectation of
+    F is drawn as the algorithm uses it, in units of its kernel's peak: the expectation of
     exp(-|g - achieved|² / 2 smoothing²), a soft probability of achieving g. What was reached is
     that same expectation over roll-outs with the exploration of training, which is what F models.
     Of goals with more than two dimensions the first two are drawn, the others as they are now.
     """
-    trained = _load(
-        run,
-        lambda c: (
-            c["algorithm"] == "uvd" and (c["task"] not in TASKS or c["task"].startswith("Point"))
-        ),
-        "density maps need a run of uvd on a point task or an environment",
-    )
-    task, plan = trained.plan.task, trained.plan
-    assert isinstance(task, Task | GoalTask)
-    if task.goal_dim < 2:
-        raise UserError(f"density maps need goals of two dimensions, {task.id} has one")
     for name, number in (("episode", episode), ("step", step or 0)):
-        if number < 0:
-            raise UserError(f"{name} = {number} must not be negative")
+        require(number >= 0, f"{name} = {number} must not be negative")
+    algorithm = Run.open(run).config["algorithm"]
+    require(algorithm == "uvd", f"density maps need a run of uvd, {run} is of {algorithm}")
+    trained = api.load(run)
+    task = trained.plan.task
+    require(task.goal_dim >= 2, f"density maps need goals of two dimensions, {task.id} has one")
     seed = trained.seeds[0] if seed is None else seed
-    state = trained.seed_state(seed)
-    agent: UVDState = state.state if isinstance(state, Lagged) else state
-    config: UVDConfig = override(get_algorithm("uvd").config(), trained.run.config["settings"])
-    density = make_density(config, plan.spec)
-    head = HEADS[config.td3.critic_head](density.bound, config.td3.critic_start)
-    how = Exploration(config.td3.noise, config.td3.random, config.td3.hold)
-    policy = plan.agent.result(state)
+    policy = trained.policy(seed).policy
+    how = exploration_at(trained.plan.collect, _updates(trained))
     if isinstance(task, GoalTask):
-        scene = _env_scene(task, trained.policy(seed).policy, how, episode, step)
+        scene, radius = env_scene(task, policy, how, episode, step), task.reward.radius
     else:
-        scene = _point_scene(task, policy, how, episode, step or 0)
+        assert isinstance(task, Task)
+        scene, radius = point_scene(task, policy, how, episode, step or 0), task.radius
+    marks = {"achieved": (scene.achieved, PUCK_MARK), "intended goal": (scene.goal, GOAL_MARK)}
+    places_first = isinstance(task, Task) or ("Fetch" in task.id and task.obs_dim == 25)
+    if places_first and not np.array_equal(scene.obs[:2], scene.achieved[:2]):
+        marks = {"hand" if task.goal_dim > 2 else "point": (scene.obs, POINT_MARK), **marks}
+    centre, half = np.zeros(2), EDGE
+    if isinstance(task, GoalTask):
+        centre = scene.achieved[:2]
+        far = np.quantile(abs(scene.reached - scene.achieved)[:, :2].max(1), 0.98)
+        marked = max(abs(place[:2] - centre).max() for place, _ in marks.values())
+        half = 1.1 * max(far, marked + (radius or 0.0), MOVED)
+    xy = np.stack(np.meshgrid(*(np.linspace(x - half, x + half, GRID) for x in centre)), -1)
+    goals = np.tile(scene.achieved, (GRID * GRID, 1))
+    goals[:, :2] = xy.reshape(-1, 2)
+    maps = make_maps(trained, seed, scene, goals)
 
-    axes_xy = [jnp.linspace(at - scene.half, at + scene.half, GRID) for at in scene.centre]
-    xy = jnp.stack(jnp.meshgrid(*axes_xy), -1).reshape(-1, 2)
-    goals = jnp.broadcast_to(scene.achieved, (len(xy), task.goal_dim)).at[:, :2].set(xy)
-    cycles = trained.step // plan.steps_per_cycle
-    updates = jnp.asarray(max(cycles - plan.warm_cycles, 0) * plan.updates_per_cycle)
-
-    def repeated(x: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(x, (len(goals), *x.shape))
-
-    def learned(horizon: jax.Array | float) -> jax.Array:
-        log_f = density.log_prob(
-            agent.flow, agent.td3.norm, repeated(scene.obs), repeated(scene.action),
-            repeated(scene.achieved), goals, repeated(scene.goal),
-            jnp.full((len(goals), 1), horizon),
-        )  # fmt: skip
-        scaled = jnp.exp(jnp.minimum(log_f + density.log_scale(updates), jnp.log(density.bound)))
-        return scaled / density.bound
-
-    def real() -> jax.Array:
-        width = density.smoothing(updates) if config.smoothing else NARROW
-        unit = width * jnp.asarray(plan.spec.norm.goal_scale)
-
-        # The kernel is a product over the dimensions, so its mean over all that was reached is a
-        # product of matrices.
-        def near(dim: int, at: jax.Array) -> jax.Array:
-            return jnp.exp(-0.5 * ((at[..., None] - scene.reached[:, dim]) / unit[dim]) ** 2)
-
-        x, y = (near(dim, axis) for dim, axis in enumerate(axes_xy))
-        for dim in (d for d in plan.spec.live if d > 1):
-            y = y * near(dim, scene.achieved[dim])
-        return y @ x.T / len(scene.reached)
-
-    def value() -> jax.Array:
-        obs = repeated(scene.obs)
-        best = act(policy, obs, goals)
-        td3, normed = agent.td3, config.td3.critic_norm
-        return head.value(critic_outputs(td3.critic, td3.norm, obs, goals, best, normed)).min(0)
-
-    ahead = f"next {config.horizon} steps" if config.horizon > 1 else "next step"
-    panels = [(f"really reached, all later steps\n({scene.how})", real(), "F")]
-    if learns_long(config):
-        offsets = long_horizon(jnp.arange(1, plan.task.horizon + 1))
-        later = jax.lax.map(learned, offsets).mean(0)
-        panels.append(("F learned, all later steps\n(proposes goals)", later, "F"))
-    panels.append((f"F learned, {ahead}\n(enters the target)", learned(SHORT), "near"))
-    panels.append(("Q(s, μ(s; g); g)", value() / density.bound, "Q"))
-    tops: dict[str, float] = {}
-    for _, map_, scale in panels:
-        tops[scale] = max(tops.get(scale, 0.0), float(map_.max()), 1e-6)
-
-    figure = Figure(figsize=(0.4 + 3.4 * len(panels), 4.3), layout="compressed")
-    axes = figure.subplots(1, len(panels), sharey=True)
-    images: dict[str, tuple[list[Axes], AxesImage]] = {}
-    for ax, (title, map_, scale) in zip(axes, panels):
+    figure = Figure(figsize=(0.4 + 3.4 * len(maps), 4.3), layout="compressed")
+    axes = figure.subplots(1, len(maps), sharey=True)
+    box = (centre[0] - half, centre[0] + half, centre[1] - half, centre[1] + half)
+    for scale in dict.fromkeys(m.scale for m in maps):
+        own = [(ax, m) for ax, m in zip(axes, maps) if m.scale == scale]
         # The root of the value as brightness: what is rare but possible stays visible.
-        image = ax.imshow(
-            np.asarray(map_).reshape(GRID, GRID), origin="lower", cmap="viridis",
-            extent=[float(axis[i]) for axis in axes_xy for i in (0, -1)],
-            norm=PowerNorm(0.5, 0.0, tops[scale]),
-        )  # fmt: skip
-        images.setdefault(scale, ([], image))[0].append(ax)
-        ax.set_title(title, fontsize=10)
-        _mark(ax, task, scene)
-    if isinstance(task, GoalTask):
-        axes[0].plot(*np.asarray(scene.reached)[:, :2].T, ".", color="#cc79a7", ms=1.5)
-    for path in scene.clean:
-        axes[0].plot(*path.T, color="white", lw=0.5, alpha=0.7)
-    names = {"F": "soft probability of achieving g", "near": "the same", "Q": "share of its bound"}
-    for scale, (where, image) in images.items():
-        figure.colorbar(image, ax=where, location="bottom", aspect=14 * len(where)).set_label(
-            names[scale], fontsize=9
-        )
-    axes[-1].legend(handles=_legend(task, scene), **LEGEND)
-    name = f"{task.id}, seed {seed}, episode {episode}, step {scene.step} of {task.horizon}"
-    figure.suptitle(f"{name}: where does this state lead?", fontsize=11)
-    save(figure, out)
-
-
-# On a dark ground, like the maps: most marks are white.
-LEGEND: dict[str, Any] = {
-    "loc": "upper left", "bbox_to_anchor": (1.02, 1.0), "facecolor": "#3b3b52",
-    "labelcolor": "white", "framealpha": 1.0, "fontsize": 8,
-}  # fmt: skip
-POINT_MARK: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": "black", "ms": 6}
-PUCK_MARK: dict[str, Any] = {"marker": "s", "mfc": "#f5c8dc", "mec": "black", "ms": 7}
-GOAL_MARK: dict[str, Any] = {"marker": "*", "mfc": "#ff7043", "mec": "white", "ms": 11}
-
-
-def _marks(task: Task, state: point.World) -> Marks:
-    marks = {"point": (np.asarray(state.point), POINT_MARK)}
-    if not np.array_equal(
-        task.achieved(state), state.point
-    ):  # what is achieved is the puck's place
-        marks["puck"] = (np.asarray(state.puck), PUCK_MARK)
-    return marks | {"intended goal": (np.asarray(task.goal(state)), GOAL_MARK)}
-
-
-def _mark(ax: Axes, task: Task | GoalTask, scene: Scene) -> None:
-    for where, mark in scene.marks.values():
-        ax.plot(*where, ls="", zorder=5, **mark)
-    radius = task.reward.radius if isinstance(task, GoalTask) else task.radius
-    if radius is not None:
-        goal = (float(scene.goal[0]), float(scene.goal[1]))
-        ax.add_patch(Circle(goal, radius, fill=False, ec="white", lw=1, zorder=4))
-    if task.id == CLIFF:
-        ax.add_patch(_pit(fill=False, ec="white", lw=1, ls="--"))
-    (x, y), half = scene.centre, scene.half
-    ax.set(xlim=(x - half, x + half), ylim=(y - half, y + half))
-    if isinstance(task, Task):
-        ax.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
-
-
-def _legend(task: Task | GoalTask, scene: Scene) -> list[Line2D]:
-    handles = [Line2D([], [], ls="", label=name, **mark) for name, (_, mark) in scene.marks.items()]
+        norm = PowerNorm(0.5, 0.0, max(1e-6, *(float(m.values.max()) for _, m in own)))
+        for ax, m in own:
+            square = np.asarray(m.values).reshape(GRID, GRID)
+            image = ax.imshow(square, origin="lower", extent=box, norm=norm)
+            ax.set_title(m.title, fontsize=10)
+        places = [ax for ax, _ in own]
+        bar = figure.colorbar(image, ax=places, location="bottom", aspect=14 * len(own))
+        bar.set_label(scale, fontsize=9)
+    handles = [Line2D([], [], ls="", label=name, **mark) for name, (_, mark) in marks.items()]
     handles.append(Line2D([], [], color="white", lw=0.8, label="paths without\nexploration"))
+    for path in scene.paths:
+        axes[0].plot(*path[:, :2].T, color="white", lw=0.5, alpha=0.7)
     if isinstance(task, GoalTask):
-        handles.append(Line2D([], [], ls="", marker=".", color="#cc79a7", label="reached"))
+        reached: Style = {"ls": "", "marker": ".", "color": "#cc79a7"}
+        axes[0].plot(*scene.reached[:, :2].T, ms=1.5, **reached)
+        handles.append(Line2D([], [], label="reached", **reached))
     if task.id == CLIFF:
         handles.append(Line2D([], [], color="white", lw=1, ls="--", label="pit"))
-    return handles
-
-
-CLIFF = "PointCliff-v0"
+    for ax in axes:
+        for place, mark in marks.values():
+            ax.plot(*place[:2], ls="", zorder=5, **mark)
+        if radius is not None:
+            ax.add_patch(Circle(tuple(scene.goal[:2]), radius, fill=False, ec="white", zorder=4))
+        if task.id == CLIFF:
+            ax.add_patch(_pit(fill=False, ec="white", lw=1, ls="--"))
+        ax.set(xlim=box[:2], ylim=box[2:])
+        ax.locator_params(nbins=4)
+    axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), **LEGEND)
+    name = f"{task.id}, seed {seed}, episode {episode}, step {scene.step} of {task.horizon}"
+    figure.suptitle(f"{name}: where does this state lead?", fontsize=11, y=1.05)
+    save(figure, out)
 
 
 def _pit(**style: Any) -> Rectangle:
@@ -344,59 +291,52 @@ def _pit(**style: Any) -> Rectangle:
     return Rectangle((left, -1.0), right - left, top + 1.0, **style)
 
 
-DRAWN = 60  # paths in a panel: enough to see the way, few enough to see each
-
-
 def draw_paths(runs: Sequence[Path], out: Path) -> None:
-    """PointCliff's evaluation episodes, a panel a run: the ways round the pit, and who fell in."""
-    loaded = [
-        _load(path, lambda c: c["task"] == CLIFF, f"paths are drawn over the pit of {CLIFF}")
-        for path in runs
-    ]
-    if not loaded:
-        raise UserError("there are no runs to draw")
-    labels = run_labels([trained.run.config for trained in loaded])
-    left, right, top = point.PIT
-    figure = Figure(figsize=(0.4 + 3.3 * len(loaded), 4.1), layout="compressed")
-    axes = figure.subplots(1, len(loaded), squeeze=False, sharey=True)[0]
-    for ax, trained, label in zip(axes, loaded, labels):
-        plan = trained.plan
-        assert isinstance(plan.task, Task)
-        play = jax.vmap(
-            lambda state, plan=plan: rollouts(
-                plan.task, Exploration(), plan.agent.result(state), jax.random.key(1),
-                plan.run.eval_episodes,
-            )
-        )  # fmt: skip
-        played = jax.tree.map(np.asarray, jax.jit(play)(trained.state))
-        # [seed, episode, ...] -> episodes, those of all seeds in turn
-        paths, goals = (
-            np.concatenate(np.swapaxes(x, 0, 1)) for x in (played.achieved, played.goal)
-        )
-        end = paths[:, -1]
-        fell = (end[:, 0] > left) & (end[:, 0] < right) & (end[:, 1] < top)
-        reached = plan.task.success(end, goals)
-        ax.set_title(
-            f"{label}\nreached {100 * reached.mean():.0f} %, fell {100 * fell.mean():.0f} %",
-            fontsize=11,
-        )
-        ax.add_patch(_pit(fc=PIT_COLOR, ec="none"))
-        for path, goal, down, there in zip(paths[:DRAWN], goals, fell, reached):
-            color = FELL if down else REACHED if there else LOST
-            ax.plot(*path.T, color=color, lw=0.7, alpha=0.9 if down else 0.45, zorder=2 + down)
-            ax.plot(*path[0], ".", color="0.2", ms=3, zorder=4)
-            ax.plot(*goal, "*", mfc="#f0e442", mec="0.2", mew=0.4, ms=7, zorder=4)
-            if down:
-                ax.plot(*path[-1], "x", color=FELL, ms=5, zorder=5)
-        ax.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), aspect="equal")
-        ax.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
-    columns = 5 if len(loaded) > 1 else 2
-    handles = [
-        Line2D([], [], color=REACHED, label="at the goal in the end"),
-        Line2D([], [], color=FELL, marker="x", label="fell into the pit"),
-        Line2D([], [], color=LOST, label="neither"),
-        Line2D([], [], ls="", marker=".", color="0.2", label="start"),
-        Line2D([], [], ls="", marker="*", mfc="#f0e442", mec="0.2", ms=8, label="goal"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+    """PointCliff's evaluation episodes, a panel a run: ways round the pit, falls into it."""
+    require(runs, "there are no runs to draw")
+    for path in runs:
+        task = Run.open(path).config["task"]
+        require(task == CLIFF, f"{path} is of {task}; paths are drawn over the pit of {CLIFF}")
+    figure = Figure(figsize=(0.4 + 3.3 * len(runs), 4.1), layout="compressed")
+    axes = figure.subplots(1, len(runs), squeeze=False, sharey=True)[0]
+    for ax, path in zip(axes, runs):
+        _draw_run_paths(ax, api.load(path))
+    lines = {
+        "at the goal in the end": Line2D([], [], color=REACHED),
+        "fell into the pit": Line2D([], [], color=FELL, marker="x"),
+        "neither": Line2D([], [], color=LOST),
+        "start": Line2D([], [], ls="", marker=".", color="0.2"),
+        "goal": Line2D([], [], ls="", marker="*", mfc="#f0e442", mec="0.2", ms=8),
+    }
+    legend_below(figure, lines, 5 if len(runs) > 1 else 2)
     save(figure, out)
+
+
+def _draw_run_paths(ax: Axes, trained: api.Trained) -> None:
+    """The evaluation episodes of all seeds."""
+    task, number = trained.plan.task, trained.plan.run.eval_episodes
+    assert isinstance(task, Task)
+    play = jax.jit(lambda policy: rollouts(task, Exploration(), policy, jax.random.key(1), number))
+    played = [play(trained.policy(seed).policy) for seed in trained.seeds]
+    # [seed, episode, ...] -> episodes, those of all seeds in turn
+    paths, goals, success = (
+        np.stack([getattr(e, name) for e in played], 1).reshape(
+            -1, *getattr(played[0], name).shape[1:]
+        )
+        for name in ("achieved", "goal", "success")
+    )
+    left, right, top = point.PIT
+    (x, y), reached = paths[:, -1].T, success[:, -1]
+    fell = (x > left) & (x < right) & (y < top)
+    percent = f"reached {100 * reached.mean():.0f} %, fell {100 * fell.mean():.0f} %"
+    ax.set_title(f"{method_name(trained.run)}\n{percent}", fontsize=11)
+    ax.add_patch(_pit(fc=PIT_COLOR, ec="none"))
+    for path, goal, down, there in zip(paths[:DRAWN], goals, fell, reached):
+        color = FELL if down else REACHED if there else LOST
+        ax.plot(*path.T, color=color, lw=0.7, alpha=0.9 if down else 0.45, zorder=2 + down)
+        ax.plot(*path[0], ".", color="0.2", ms=3, zorder=4)
+        ax.plot(*goal, "*", mfc="#f0e442", mec="0.2", mew=0.4, ms=7, zorder=4)
+        if down:
+            ax.plot(*path[-1], "x", color=FELL, ms=5, zorder=5)
+    ax.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), aspect="equal")
+    ax.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))

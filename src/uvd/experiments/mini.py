@@ -1,13 +1,10 @@
-"""The paper's argument in miniature: the demo, and Figure 2 on the point tasks.
+"""The paper's argument in miniature: the demo, and Figure 2 on the point tasks."""
 
-Both train a batch of runs (`batch.py`) and set the results in one table.
-"""
-
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from uvd.experiments import batch, cliffwalk, curves, imitation_mini, maps
+from uvd.experiments import batch, cliffwalk, curves, imitation_mini, maps, tables
 from uvd.experiments.batch import AT_ONCE, Job
 
 CLIFF = maps.CLIFF
@@ -24,7 +21,6 @@ STEPS = {
     "PointSlide-v0": 120_000,
     "PointSlideNoise-v0": 200_000,
 }
-
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "td3": ("td3", {}),
     "her-future": ("her", {"strategy": "future"}),
@@ -35,71 +31,61 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "uvd-density": ("uvd", {"td_goals": "density"}),
     "her-calm": ("her", {"action_penalty": 1.0}),
 }
-PRESET = {("uvd", "PointPushSparse-v0"): "precise"}  # where it is not the default
+PRESETS = {("uvd", "PointPushSparse-v0"): "precise"}  # where it is not the default
 EXTRA = ("uvd-density", "her-calm")  # trained only where they are named
 ONLY_CLIFF = ("her-paper",)  # the paper words it so for its Figure 1
 
 # Seconds for 1000 steps of a seed on a CPU core: only to announce the time.
 PACE = {"td3": 0.7, "her": 0.8, "uvd": 2.5}
-CLIFFWALK_SECONDS = 35.0
 
 WORDING = """\
-HER (paper): goals altered on every unsuccessful roll-out, as the paper's section 3.1 words it.
+HER-PAPER: goals altered on every unsuccessful roll-out, as the paper's section 3.1 words it. UVD on
+PointPushSparse-v0 has the preset `precise`. HER-CALM: a larger penalty on actions.
+"""
+DEMO_FIGURES = """\
+## Figures
+
+- curves.png: learning curves, interquartile mean and 95 % bands
+- paths.png: the evaluation episodes of PointCliff, over the pit
+- density.png: from one state, what was reached, the learned density and value over goals
+- figure1.png, bias.png: the cliff walk, where exact values are known
+- imitation/imitation.png: states that imitators visit, and the demonstrated ones
 """
 
 
-def make_jobs(steps: dict[str, int], seeds: int, methods: Iterable[str]) -> list[Job]:
+def make_jobs(steps: Mapping[str, int], seeds: int, methods: Iterable[str]) -> list[Job]:
     """Every method on every task."""
-    methods = list(methods)
-    return [
-        Job(
-            f"{task}-{name}", algorithm, task, {"seeds": seeds, "steps": n}, PACE[algorithm],
-            settings, PRESET.get((algorithm, task), "default"),
-        )
-        for task, n in steps.items()
-        for name, (algorithm, settings) in ((name, METHODS[name]) for name in methods)
-        if task == CLIFF or name not in ONLY_CLIFF
-    ]  # fmt: skip
+    jobs = []
+    for task, n in steps.items():
+        for name in methods:
+            if task == CLIFF or name not in ONLY_CLIFF:
+                algorithm, settings = METHODS[name]
+                given = {**settings, "seeds": seeds, "steps": n}
+                preset = PRESETS.get((algorithm, task), "default")
+                jobs.append(Job(f"{task}-{name}", algorithm, task, given, PACE[algorithm], preset))
+    return jobs
 
 
 def demo(out: Path) -> None:
-    """The cliff walk's bias in numbers; TD3, HER and UVD on two point tasks; VDI and two rivals."""
+    """The cliff walk's bias in numbers; TD3, HER and UVD on two point tasks; some imitators."""
     batch.make_folder(out)
-    jobs = make_jobs(DEMO_STEPS, DEMO_SEEDS, DEMO_METHODS)
-    steps, imitation = imitation_mini.DEMO_STEPS, out / "imitation"
-    imitators = imitation_mini.make_jobs(imitation, imitation_mini.DEMO_SEEDS, steps, steps)
-    left = CLIFFWALK_SECONDS + batch.seconds_left(jobs, out / "runs")
-    left += batch.seconds_left(imitators, imitation / "runs")
-    print(
-        f"The cliff walk against exact values, then {len(jobs)} runs of {DEMO_SEEDS} seeds on "
-        f"{' and '.join(DEMO_STEPS)}, then {len(imitators)} imitators, into {out}: "
-        f"{batch.minutes(left)}",
-        flush=True,
-    )
+    print(f"The cliff walk against exact values, into {out}: about 1 min", flush=True)
     rows = cliffwalk.measure(range(CLIFFWALK_SEEDS))
-    cliffwalk.write_table(rows, out / "cliffwalk.md")
+    bias = cliffwalk.tabulate(rows).markdown()
+    (out / "cliffwalk.md").write_text(bias, encoding="utf-8")
     cliffwalk.draw_bias(rows, out / "bias.png")
     cliffwalk.draw_figure1(out / "figure1.png")
-    print(f"cliff walk: {out / 'cliffwalk.md'}, figure1.png, bias.png", flush=True)
 
-    paths = batch.train_all(jobs, out / "runs", AT_ONCE)
+    jobs = make_jobs(DEMO_STEPS, DEMO_SEEDS, DEMO_METHODS)
+    paths = batch.train_into(out, jobs)
     on_cliff = [path for job, path in zip(jobs, paths) if job.task == CLIFF]
-    curves.draw_curves(paths, out / "curves.png")
+    curves.draw_curves(paths, out / "curves.png", names=curves.BY_METHOD)
     maps.draw_paths(on_cliff, out / "paths.png")
     maps.draw_density(on_cliff[-1], out / "density.png")
-    imitation_mini.run(imitation, imitation_mini.DEMO_SEEDS, tuple(steps), steps=steps)
-    batch.write_summary(
-        "The demo", out, paths, WORDING,
-        "## Figures\n",
-        "- curves.png: learning curves, interquartile mean and 95 % bands",
-        "- paths.png: the evaluation episodes of PointCliff, over the pit",
-        "- density.png: from one state, what was reached, the learned density and value over goals",
-        "- figure1.png, bias.png: the cliff walk, where exact values are known",
-        "- imitation/imitation.png: what imitators visit, over what they were shown\n",
-        (imitation / "imitation.md").read_text(encoding="utf-8"),
-        "## The cliff walk: bias against exact values\n",
-        (out / "cliffwalk.md").read_text(encoding="utf-8"),
-    )  # fmt: skip
+    imitation, steps = out / "imitation", imitation_mini.DEMO_STEPS
+    imitation_mini.run(imitation, 1, tuple(steps), steps=steps)
+    imitators = (imitation / "imitation.md").read_text(encoding="utf-8")
+    tables.write_success("The demo", out, paths, WORDING, DEMO_FIGURES, imitators, bias)
 
 
 def reproduce(
@@ -114,16 +100,15 @@ def reproduce(
     batch.require_known(methods, METHODS, "method")
     steps = {task: n for task, n in STEPS.items() if not tasks or task in tasks}
     jobs = make_jobs(steps, seeds, methods or [m for m in METHODS if m not in EXTRA])
-    paths = batch.train_and_keep(jobs, out, at_once)
-    if CLIFF in steps:
-        maps.draw_paths(
-            [path for job, path in zip(jobs, paths) if job.task == CLIFF], out / "paths.png"
-        )
+    paths = batch.train_into(out, jobs, at_once)
+    on_cliff = [path for job, path in zip(jobs, paths) if job.task == CLIFF]
+    if on_cliff:
+        maps.draw_paths(on_cliff, out / "paths.png")
     draw(out)
 
 
 def draw(out: Path) -> None:
     """Curves and tables, from the small files of the finished runs in `out`."""
-    paths = batch.kept(out, [job.name for job in make_jobs(STEPS, 1, METHODS)])
-    curves.draw_curves(paths, out / "curves.png")
-    batch.write_summary("Figure 2 in miniature", out, paths, WORDING)
+    paths = batch.finished(out, [job.name for job in make_jobs(STEPS, 1, METHODS)])
+    curves.draw_curves(paths, out / "curves.png", names=curves.BY_METHOD)
+    tables.write_success("Figure 2 in miniature", out, paths, WORDING)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from uvd.core.errors import UserError
-from uvd.runs.files import Arrays, append_to_file, arrays_to_bytes, one_line_errors, sync
+from uvd.core.errors import UserError, refused
+from uvd.runs.files import Arrays, append_to_file, arrays_to_bytes, sync
 
 
 class EpisodeLog:
@@ -49,7 +49,7 @@ class EpisodeLog:
             if size < end:
                 raise _damaged(path, size, f"it ends there, the checkpoint needs {end}")
             if size > end:
-                with one_line_errors(f"cut {path}"):
+                with refused(f"cannot cut {path}", OSError):
                     os.truncate(path, end)
 
     def read(self, seed: int) -> Iterator[Arrays]:

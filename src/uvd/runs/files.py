@@ -3,8 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,14 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError, safe_open
 
-from uvd.core.errors import UserError
+from uvd.core.errors import refused
 
 Arrays = dict[str, np.ndarray]
 
 
-@contextmanager
-def one_line_errors(doing: str) -> Iterator[None]:
-    """Turns an error of the file system into one line: `cannot <doing>: <reason>`."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot {doing}: {error.strerror or error}") from error
-
-
 def append_to_file(path: Path, piece: bytes) -> None:
     """Appends the whole piece; one that does not fit (disk full) is cut off again."""
-    with one_line_errors(f"write {path}"):
+    with refused(f"cannot write {path}", OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
             start = os.fstat(file.fileno()).st_size
@@ -46,7 +36,7 @@ def append_to_file(path: Path, piece: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Writes another file beside it, syncs it to disk, and renames it."""
     unfinished = path.with_name(f".tmp-{path.name}")
-    with one_line_errors(f"write {path}"):
+    with refused(f"cannot write {path}", OSError):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_bytes(data)
@@ -60,7 +50,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def sync(path: Path) -> None:
     """Makes a file, or the names in a folder, durable."""
-    with one_line_errors(f"write {path}"):
+    with refused(f"cannot write {path}", OSError):
         fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)

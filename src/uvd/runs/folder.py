@@ -26,14 +26,13 @@ from typing import Any
 import tomli_w
 
 from uvd import __version__
-from uvd.core.errors import UserError
+from uvd.core.errors import UserError, refused
 from uvd.runs.checkpoint import Checkpoint, restore_checkpoint, save_checkpoint
 from uvd.runs.episodes import EpisodeLog
 from uvd.runs.events import EventLog
 from uvd.runs.files import (
     Arrays,
     append_to_file,
-    one_line_errors,
     read_arrays,
     replace_file,
     sync,
@@ -63,7 +62,7 @@ class Run:
         """
         run = cls(Path(path), _without_none(config) | {"uvd_version": __version__})
         cls.require_free(path, overwrite)
-        with one_line_errors(f"create the run {path}"):
+        with refused(f"cannot create the run {path}", OSError):
             if os.path.isfile(path) or _files_in(path):
                 _remove_run(run.path)
         run.write_config()
@@ -72,7 +71,7 @@ class Run:
     @staticmethod
     def require_free(path: str | os.PathLike[str], overwrite: bool) -> None:
         """Refuses the path of a new run where something is, unless it may be replaced."""
-        with one_line_errors(f"create the run {path}"):
+        with refused(f"cannot create the run {path}", OSError):
             files = _files_in(path)
         if overwrite:
             return
@@ -136,7 +135,7 @@ class Run:
         """The rows reported so far, without an incomplete last line."""
         if not self._metrics.exists():
             return []
-        with one_line_errors(f"read {self._metrics}"):
+        with refused(f"cannot read {self._metrics}", OSError):
             lines = self._metrics.read_bytes().splitlines()
         rows = []
         for number, line in enumerate(lines, 1):

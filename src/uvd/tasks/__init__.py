@@ -1,4 +1,4 @@
-"""What there is to learn: built-in tasks, registered on first use, and Gymnasium's environments."""
+"""Tasks: the built-in ones, registered on first use, and Gymnasium environments."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

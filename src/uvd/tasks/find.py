@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 
-from uvd.core.errors import UserError, nearest
+from uvd.core.errors import UserError, nearest, one_line, refused
 from uvd.tasks import TASKS, Task, make_task
-from uvd.tasks.goalenv import EnvTask, examine_goals, one_line, refused
+from uvd.tasks.goalenv import EnvTask, examine_goals
 from uvd.tasks.rewardenv import RewardTask, examine_rewards
 
 RENAMED = {
@@ -35,17 +35,17 @@ def find_task(name: str, settings: Mapping[str, Any] | None = None) -> Task | En
     name, settings = current_id(name), settings or {}
     if name in TASKS:
         return make_task(name, **settings)
-    return _env_task(name, tuple(sorted((k, repr(_literal(v))) for k, v in settings.items())))
+    return _env_task(name, tuple(sorted((key, str(value)) for key, value in settings.items())))
 
 
 @lru_cache
 def current_id(name: str) -> str:
     """The id itself; of a task that was renamed the new one, with a notice on stderr."""
-    module, colon, id = name.rpartition(":")
-    if id not in RENAMED:
+    module, colon, env_id = name.rpartition(":")
+    if env_id not in RENAMED:
         return name
-    print(f"{id} is now called {RENAMED[id]}", file=sys.stderr)
-    return module + colon + RENAMED[id]
+    print(f"{env_id} is now called {RENAMED[env_id]}", file=sys.stderr)
+    return module + colon + RENAMED[env_id]
 
 
 @lru_cache(maxsize=8)
@@ -67,19 +67,19 @@ def with_previous_action(task: Task | EnvTask) -> Task | EnvTask:
     )
 
 
-def _literal(value: Any) -> Any:
-    """A setting as the command line gives it: a number, a truth value, or the text itself."""
+def _literal(text: str) -> Any:
+    """The number or truth value that a setting's text stands for, else the text itself."""
     try:
-        return ast.literal_eval(value) if isinstance(value, str) else value
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return value
+        return text
 
 
 @lru_cache(maxsize=8)
 def _env_task(name: str, settings: tuple[tuple[str, str], ...]) -> EnvTask:
     spec = _find_spec(name)
     with refused(f"{name} cannot be made"):
-        keywords = {key: ast.literal_eval(value) for key, value in settings}
+        keywords = {key: _literal(value) for key, value in settings}
         env = gym.make(spec, disable_env_checker=True, **keywords)
     try:
         without_goals = isinstance(env.observation_space, Box)
@@ -99,11 +99,11 @@ def _find_spec(name: str) -> EnvSpec:
         raise UserError(f"cannot import gymnasium_robotics: {one_line(error)}{hint}") from error
     for own in ("fetch", "locomotion"):
         import_module(f"uvd.tasks.{own}")
-    module, _, id = name.rpartition(":")
+    module, _, env_id = name.rpartition(":")
     if module:
         with refused(f"cannot import '{module}' of '{name}'"):
             import_module(module)
-    for known in (f"uvd/{id}", id):
+    for known in (f"uvd/{env_id}", env_id):
         if known in gym.registry:
             return gym.registry[known]
-    raise nearest(id, {*TASKS, *gym.registry}, "task")
+    raise nearest(env_id, {*TASKS, *gym.registry}, "task")

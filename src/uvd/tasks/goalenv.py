@@ -6,8 +6,6 @@ for any pair of goals, one or a batch. An environment that breaks it is refused 
 training starts. No JAX here: worker processes import this.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict
 
 from uvd.core.config import require
-from uvd.core.errors import UserError
+from uvd.core.errors import UserError, refused
 from uvd.core.normalize import find_achieved
 
 Array = Any  # of NumPy; where success depends on the distance alone, of JAX too
@@ -141,21 +139,6 @@ def is_success(info: dict[str, Any]) -> bool | None:
     """The success that `info` reports: Fetch calls it `is_success`, the mazes `success`."""
     reported = info.get("is_success", info.get("success"))
     return None if reported is None else bool(reported)
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's type and text on one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
-
-
-@contextmanager
-def refused(problem: str) -> Iterator[None]:
-    """Turns any exception inside into a `UserError` of one line that begins with the problem."""
-    try:
-        yield
-    except Exception as error:
-        raise UserError(f"{problem}: {one_line(error)}") from error
 
 
 def vector_space(space: gym.Space, refusal: str) -> Box:

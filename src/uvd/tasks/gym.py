@@ -81,7 +81,7 @@ def _box(bound: float, size: int) -> Box:
 
 
 class TaskEnv(gym.Env[Any, Any]):
-    """A built-in task behind Gymnasium's interface; with goals that for goal environments."""
+    """A built-in task as a Gymnasium environment; as a goal environment if it has goals."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 

@@ -11,7 +11,8 @@ import gymnasium as gym
 import numpy as np
 
 from uvd.core.config import require
-from uvd.tasks.goalenv import EnvTask, examine_frame, random_steps, refused, vector_space
+from uvd.core.errors import refused
+from uvd.tasks.goalenv import EnvTask, examine_frame, random_steps, vector_space
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ one line, before anything is written.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from uvd.collect.workers import Workers
 from uvd.core.config import flatten, require
 from uvd.core.errors import UserError
 from uvd.demos.select import DemoSettings, demo_pairs
-from uvd.settings import RunConfig, RunSettings, build
+from uvd.settings import RunConfig, RunSettings, build, presets
 from uvd.tasks.find import find_task, with_previous_action
 from uvd.tasks.goalenv import EnvTask
 from uvd.tasks.task import Task
@@ -60,12 +61,27 @@ def configure(
     task_settings: Mapping[str, Any] | None = None,
 ) -> tuple[RunConfig, Inputs]:
     """Complete settings from those that were given, and what they refer to."""
-    config = build(algorithm, task, preset, given, task_settings)
+    given = given or {}
+    # The others make sense only beside the defaults that follow from the demonstrations.
+    first = {name: given[name] for name in given.keys() & flatten(DemoSettings()).keys()}
+    config = build(algorithm, task, preset, first, task_settings)
     inputs, sha256 = read_inputs(config)
+    defaults: Mapping[str, Any] = {}
     if inputs.demos is not None:
-        defaults = get_algorithm(algorithm).defaults_for(config.settings, inputs.demos)
-        config = build(algorithm, task, preset, given, task_settings, defaults)
+        asked = {**presets(algorithm)[config.preset].settings, **given}
+        with naming(config.demos.demos):
+            defaults = get_algorithm(algorithm).defaults_for(asked, inputs.demos)
+    config = build(algorithm, task, preset, given, task_settings, defaults)
     return replace(config, sha256=sha256), inputs
+
+
+@contextmanager
+def naming(source: str | None) -> Iterator[None]:
+    """What an algorithm refuses names the demonstrations, if there are any."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{source}: {error}" if source else str(error)) from error
 
 
 def read_inputs(config: RunConfig, demos: DemoSteps | None = None) -> tuple[Inputs, str]:
@@ -166,13 +182,15 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
     how = collect.probe_exploration
     if isinstance(task, Task):
         spec = make_device_spec(task, demos, schedule.steps, how)
-        agent = algorithm.make(config.settings, spec)
+        with naming(config.demos.demos):
+            agent = algorithm.make(config.settings, spec)
         program = make_device_program(agent, task, spec, collect, run, schedule)
         return Plan(config, task, spec, agent, collect, schedule, program)
     workers = Workers(task, run.workers, run.episode_seconds)
     try:
         spec = make_env_spec(task, workers, demos, schedule.steps, how)
-        agent = algorithm.make(config.settings, spec)
+        with naming(config.demos.demos):
+            agent = algorithm.make(config.settings, spec)
         program = make_env_program(
             agent, task, spec, collect, run, schedule, workers, algorithm.on_policy
         )

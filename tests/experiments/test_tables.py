@@ -1,0 +1,38 @@
+import json
+
+from uvd.experiments import mini, tables
+from uvd.experiments.batch import train_into
+from uvd.runs import Run
+
+CLIFF, PUSH = "PointCliff-v0", "PointPush-v0"
+PLAIN = [name for name in mini.METHODS if name not in mini.EXTRA]
+
+
+def test_tables_hold_what_the_runs_report(training, tmp_path):
+    jobs = mini.make_jobs({PUSH: 1000, CLIFF: 1000}, 3, PLAIN)
+    found = tables.read_success(train_into(tmp_path, jobs, 1))
+    table = tables.tabulate_success(found)
+    rows = {row[:2]: dict(zip(table.header, row)) for row in table.rows}
+    uvd = rows[PUSH, "UVD"]
+    assert uvd["final step [95 %]"] == "89.0 [88.0, 90.0]"
+    assert uvd["ever [95 %]"] == "90.0 [90.0, 90.0]"
+    assert uvd["worst"] == "88"
+    assert uvd["time, s"] == "2"
+    assert uvd["max target"] == "1.000"
+    assert uvd["finite"] == "yes"
+    assert rows[CLIFF, "HER (paper)"]["max target"] == "–"
+    gaps = tables.tabulate_differences(found)
+    assert len(gaps.rows) == 7  # three strategies on one task, four on the other
+    assert gaps.rows[0][1].endswith("(the best HER)")
+    assert gaps.rows[0][2].startswith("+20.0 [")
+    lines = table.markdown().splitlines()
+    assert {line.count("|") for line in lines if line.startswith("|")} == {len(table.header) + 1}
+
+
+def test_a_number_that_is_not_finite_is_reported(training, tmp_path):
+    (path,) = train_into(tmp_path, mini.make_jobs({PUSH: 1000}, 3, ["uvd"]), 1)
+    rows = Run.open(path).rows()
+    rows[0]["critic/target_over_bound_max"] = [1.0, None, 2.0]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert tables.health(Run.open(path).rows()) == ("inf", "NO")
+    assert tables.health([]) == ("–", "yes")
