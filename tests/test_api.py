@@ -150,15 +150,14 @@ def test_a_taken_folder_is_refused_unless_it_may_be_replaced(line, tmp_path):
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(UserError, match="exists and is not a run"):
         uvd.train("td3", LINE, out=tmp_path, **WARM)
-    copy = shutil.copytree(line.run.path, tmp_path / "copy")
-    again = uvd.train("td3", LINE, out=copy, overwrite=True, **WARM)
-    assert again.seeds == [0]
 
 
-def test_a_run_has_a_folder_named_after_algorithm_and_task(tmp_path, monkeypatch):
+def test_a_run_has_a_folder_named_after_algorithm_and_task(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = uvd.train("td3", LINE, **WARM).run
-    assert run.path == Path("runs/td3-envs-Line-v0")
+    shutil.copytree(line.run.path, "runs/td3-envs-Line-v0")
+    replaced = uvd.train("td3", LINE, overwrite=True, **WARM)
+    assert replaced.run.path == Path("runs/td3-envs-Line-v0")
+    assert replaced.seeds == uvd.load(replaced.run.path).seeds == [0]
     assert file_name("uvd/Some:Task-v0") == "uvd-Some-Task-v0"
 
 

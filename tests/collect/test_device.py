@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from uvd.collect.device import explore, random_rollouts, rollout, rollouts
-from uvd.collect.exploration import Exploration
+from uvd.collect.exploration import RANDOM_ACTIONS, Exploration
 from uvd.core.nets import init_mlp
 from uvd.core.policy import Norm, Policy, act
 from uvd.tasks import make_task, pointloop
@@ -194,8 +194,10 @@ def test_steps_and_rewards_are_those_of_the_clipped_actions(drawn):
 
 
 def test_random_rollouts_need_no_policy():
-    play = jax.jit(lambda noise: random_rollouts(TASK, jax.random.key(0), 20, Exploration(noise)))
-    np.testing.assert_array_equal(play(0.0).action, np.zeros((20, 20, 2)))
-    assert play(0.3).action.std() == pytest.approx(0.3, rel=0.1)
-    uniform = jax.jit(lambda: random_rollouts(TASK, jax.random.key(0), 20))().action
-    assert uniform.std() == pytest.approx(3**-0.5, rel=0.1)
+    @jax.jit
+    def actions(noise, random):
+        return random_rollouts(TASK, jax.random.key(0), 20, Exploration(noise, random)).action
+
+    np.testing.assert_array_equal(actions(0.0, 0.0), np.zeros((20, 20, 2)))
+    assert actions(0.3, 0.0).std() == pytest.approx(0.3, rel=0.1)
+    assert actions(*RANDOM_ACTIONS[:2]).std() == pytest.approx(3**-0.5, rel=0.1)

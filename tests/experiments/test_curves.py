@@ -20,64 +20,30 @@ def runs(tmp_path_factory):
     }
 
 
-def configs(runs, *names):
-    return [Run.open(runs[name]).config for name in names]
-
-
-def test_a_label_names_what_sets_a_run_apart(runs):
-    assert curves.run_labels(configs(runs, "future", "uvd")) == ["HER", "UVD"]
-    assert curves.run_labels(configs(runs, "future", "paper", "uvd")) == [
-        "HER (future)",
-        "HER (paper)",
-        "UVD",
-    ]
-    one, other = configs(runs, "uvd", "uvd")
-    other["settings"] |= {"horizon": 4}
-    assert curves.run_labels([one, other]) == ["UVD", "UVD (horizon 4)"]
-    elsewhere = {**other, "task": PUSH}
-    assert curves.run_labels([one, elsewhere]) == ["UVD", "UVD"]
-    other["preset"] = "paper"
-    assert curves.run_labels([one, other]) == ["UVD", "UVD (preset paper)"]  # its horizon is 4
-    other["settings"] |= {"gamma": 0.9}
-    assert curves.run_labels([one, other])[1] == "UVD (preset paper, gamma 0.9)"
-    assert curves.run_labels([other]) == ["UVD"]
-    one["algorithm"] = other["algorithm"] = "mine"
-    assert "gamma 0.98" in curves.run_labels([one, other])[0]
-
-
-def test_runs_from_more_or_fewer_demonstrations_are_not_one_curve(runs):
-    (base,) = configs(runs, "td3")
-    demos = {"demos": "a.h5", "sha256": "1", "trajectories": 1}
-    few, more = ({**base, "demos": {**demos, **d}} for d in ({"every": 20}, {}))
-    assert curves.run_labels([few, more]) == ["TD3 (every 20)", "TD3 (every 1)"]
-    assert curves.run_labels([few, few]) == ["TD3", "TD3"]
-
-
-def test_kdi_by_changes_is_a_method_of_its_own():
-    pairs, changes = (
-        {"algorithm": "kdi", "task": "T", "preset": "default", "settings": {"match": match}}
-        for match in ("pairs", "changes")
+def test_a_run_of_a_batch_is_named_after_its_method(tmp_path):
+    config = {"task": "my/Push-v0", "algorithm": "her"}
+    run = Run(tmp_path / "my-Push-v0-her-paper", config)
+    assert curves.method_name(run) == "HER-PAPER"
+    assert curves.task_name(run) == "my/Push-v0"
+    assert curves.task_name(Run(tmp_path, {**config, "task_settings": {"noise": 0.2}})) == (
+        "my/Push-v0 (noise 0.2)"
     )
-    assert curves.method_labels([pairs, changes]) == ["KDI", "KDI-CHANGES"]
-    assert curves.run_labels([pairs, changes]) == ["KDI (pairs)", "KDI (changes)"]
-    styles = curves.run_styles([pairs, changes], ["KDI", "KDI-CHANGES"])
-    assert [styles[name].color for name in styles] == list(curves.COLORS["kdi"][:2])
 
 
-def test_a_method_keeps_its_colour(runs):
-    few, all_ = configs(runs, "paper"), configs(runs, "td3", "future", "paper", "uvd")
-    alone = curves.run_styles(few, curves.run_labels(few))
-    among = curves.run_styles(all_, curves.run_labels(all_))
-    assert alone["HER"] == among["HER (paper)"]
-    assert among["UVD"].color == curves.COLORS["uvd"][0]
-    assert len({style.color for style in among.values()}) == 4
+def test_a_method_keeps_its_colour():
+    alone = curves.label_styles({"HER-PAPER": "her", "KDI-CHANGES": "kdi"})
+    methods = {"TD3": "td3", "UVD": "uvd", "KDI": "kdi", "KDI-CHANGES": "kdi"}
+    methods |= {f"HER-{name}": "her" for name in ("CALM", "PAPER", "FUTURE")}
+    among = curves.label_styles(methods)
+    assert alone == {name: among[name] for name in alone}
+    assert among["UVD"] == curves.Style(curves.COLORS["uvd"][0], "-")
+    assert among["HER-FUTURE"] == curves.Style(curves.COLORS["her"][0], "-")
+    assert len(set(among.values())) == len(methods)
     firsts = [colors[0] for colors in curves.COLORS.values()]
     assert len(set(firsts)) == len(firsts)
-    calm = {**all_[1], "settings": {**all_[1]["settings"], "action_penalty": 1.0}}
-    twins = curves.run_styles([all_[1], calm], curves.run_labels([all_[1], calm]))
-    assert len(set(twins.values())) == 2
-    unknown = curves.run_styles([{"algorithm": "new", "settings": {}}], ["NEW"])
-    assert unknown["NEW"].color in curves.OTHERS
+    many = curves.label_styles({str(i): "uvd" for i in range(4)})
+    assert len({style.color for style in many.values()}) == 4
+    assert curves.label_styles({"NEW": "new"})["NEW"].color in curves.OTHERS
 
 
 def test_curves_have_a_panel_a_task(runs, tmp_path):
@@ -99,14 +65,12 @@ def test_steps_are_logarithms_where_runs_are_of_very_different_lengths():
     assert axes[0].get_title() == "task, 2 seeds"
 
 
-def test_runs_that_differ_in_seeds_are_one_curve(runs, tmp_path):
-    more = make_run(tmp_path / "more", "td3", PUSH, steps=(200, 300))
-    steps, values = curves.pooled([Run.open(runs["td3"]), Run.open(more)], "eval/success_final")
-    assert steps.tolist() == [200, 300]
-    np.testing.assert_allclose(values, [[0.5, 0.5], [2 / 3, 1.0]] * 2)
-    apart = make_run(tmp_path / "apart", "td3", PUSH, steps=(150,))
-    with pytest.raises(UserError, match="no common step"):
-        curves.draw_curves([more, apart], tmp_path / "x.png")
+def test_a_curve_has_a_row_a_seed(runs):
+    steps, values = curves.read_curve(Run.open(runs["td3"]), "eval/success_final")
+    assert steps.tolist() == [100, 200, 300]
+    np.testing.assert_allclose(values, [[0.5] * 3, [1 / 3, 2 / 3, 1.0]])
+    _, values = curves.read_curve(Run.open(runs["td3"]), "eval/success_ever")
+    assert np.isnan(values[1]).all()
 
 
 def test_a_metric_that_no_run_reports_has_no_row(runs, tmp_path):
@@ -118,11 +82,6 @@ def test_a_metric_that_no_run_reports_has_no_row(runs, tmp_path):
     assert heights[0] == heights[1] < 0.7 * heights[2]
     with pytest.raises(UserError, match="no runs to draw"):
         curves.draw_curves(chosen, tmp_path / "none.png", "no/such", "no/other")
-
-
-def test_a_task_with_other_settings_is_another_panel():
-    config = {"task": CLIFF, "task_settings": {"noise": 0.2}}
-    assert curves.task_name(config) == "PointCliff-v0 (noise 0.2)"
 
 
 def test_goals_and_rewards_share_no_figure(runs, tmp_path):

@@ -20,7 +20,7 @@ def test_tables_hold_what_the_runs_report(training, tmp_path):
     assert uvd["time, s"] == "2"
     assert uvd["max target"] == "1.000"
     assert uvd["finite"] == "yes"
-    assert rows[CLIFF, "HER (paper)"]["max target"] == "–"
+    assert rows[CLIFF, "HER-PAPER"]["max target"] == "–"
     gaps = tables.tabulate_differences(found)
     assert len(gaps.rows) == 7  # three strategies on one task, four on the other
     assert gaps.rows[0][1].endswith("(the best HER)")

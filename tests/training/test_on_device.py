@@ -115,9 +115,9 @@ def test_noise_is_that_of_the_updates_made_before_a_cycle():
     assert abs(actions[1:3]).max() > 1, "clipped before they are stored"
 
 
-@pytest.mark.parametrize(("peak", "confirm"), [(6, 0), (100, 2)])
-def test_the_policy_with_the_best_score_is_kept_and_evaluated(peak, confirm):
+def test_the_policy_with_the_best_score_is_kept_and_evaluated():
     """Every score is that of the policy which played the newest cycle."""
+    peak, confirm = 100, 2
     schedule = schedule_of(8, 3, 1, 1)
     agent = counting_agent(2, 0, 1, peak)
     program = program_of(agent, QUIET, schedule, confirm_cycles=confirm)

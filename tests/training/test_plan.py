@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import uvd
-from uvd.agents.agent import ALGORITHMS
 from uvd.core.config import flatten
 from uvd.core.errors import UserError
 from uvd.demos.memory import Trajectory
@@ -23,8 +22,7 @@ SMALL = {"hidden": (8,), "batch": 8, "envs": 2}
 
 def schedule_of(algorithm, task, **given):
     config, inputs = configure(algorithm, task, given=given)
-    collect = ALGORITHMS[algorithm].collect(config.settings)
-    return make_schedule(config, collect, inputs.task)
+    return make_schedule(config, inputs.task)
 
 
 def made_plan(algorithm, task, **given):
@@ -51,8 +49,8 @@ def test_a_schedule_by_hand():
 def test_reports_are_a_twentieth_of_the_steps_apart_unless_given():
     assert schedule_of("td3", REACH, envs=2, steps=20_000).per_report == 10
     assert schedule_of("td3", REACH, envs=2, steps=100).per_report == 1
-    plan = made_plan("td3", REACH, steps=20_000)
-    assert plan.run.eval_every == 1000, "reports keep their places when the run is resumed"
+    config, _ = configure("td3", REACH, given={"envs": 2, "steps": 20_000})
+    assert config.run.eval_every == 1000, "reports keep their places when the run is resumed"
 
 
 def test_calls_are_single_cycles_with_workers_and_for_on_policy_algorithms(demos):
@@ -263,7 +261,8 @@ def test_settings_of_a_user_or_a_preset_override_what_follows(states, demos):
     own = {"width": 1.1, "width_half": 7, "width_end": 0.9, "short": 50, "noise": 0.25}
     settings = settings_of(states, match="states", **own)
     assert {name: settings[name] for name in STATES} == {**STATES, **own}
-    humanoid = settings_of(demos, preset="humanoid")
+    whole = {"episode_steps": 0, "late_episode_steps": 0}  # of a task on the device
+    humanoid = settings_of(demos, preset="humanoid", **whole)
     assert humanoid["match"] == "states"
     assert {name: humanoid[name] for name in STATES} == STATES
     assert humanoid["lr_half"] == 400_000

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,12 +20,11 @@ from typing import Any
 
 import jax
 
-from uvd.agents import get_algorithm
 from uvd.core.config import require
 from uvd.core.errors import Stopped, nearest, refused
 from uvd.runs import Run
 from uvd.settings import RunConfig, to_file
-from uvd.training.plan import configure, make_schedule
+from uvd.training.plan import configure
 
 COMPILE = 20.0  # seconds to compile a run: only to announce the time
 AT_ONCE = 2 if (os.cpu_count() or 1) > 1 else 1
@@ -49,12 +48,7 @@ class Job:
     @cached_property
     def config(self) -> RunConfig:
         """Complete settings. What cannot work is refused here."""
-        config, inputs = configure(self.algorithm, self.task, self.preset, self.given)
-        collect = get_algorithm(self.algorithm).collect(config.settings)
-        schedule = make_schedule(config, collect, inputs.task)
-        # Reports keep their places when the run is later resumed to more steps.
-        run = replace(config.run, eval_every=schedule.per_report * schedule.steps)
-        return replace(config, run=run)
+        return configure(self.algorithm, self.task, self.preset, self.given)[0]
 
     def seconds(self, done: int = 0) -> float:
         """A rough guess of the time that the steps after the first `done` take."""

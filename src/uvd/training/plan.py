@@ -72,7 +72,10 @@ def configure(
         with naming(config.demos.demos):
             defaults = get_algorithm(algorithm).defaults_for(asked, inputs.demos)
     config = build(algorithm, task, preset, given, task_settings, defaults)
-    return replace(config, sha256=sha256), inputs
+    schedule = make_schedule(config, inputs.task)
+    # Reports keep their places when the run is later resumed to more steps.
+    run = replace(config.run, eval_every=schedule.per_report * schedule.steps)
+    return replace(config, run=run, sha256=sha256), inputs
 
 
 @contextmanager
@@ -124,9 +127,10 @@ def check_fit(config: RunConfig, task: Task | EnvTask) -> None:
         require(value == usual[setting], f"{name} does not imitate: leave out --{flag}")
 
 
-def make_schedule(config: RunConfig, collect: CollectConfig, task: Task | EnvTask) -> Schedule:
+def make_schedule(config: RunConfig, task: Task | EnvTask) -> Schedule:
     """The run's cycles; refuses settings that do not fit the task's episodes."""
-    run, horizon = config.run, task.horizon
+    algorithm, run, horizon = get_algorithm(config.algorithm), config.run, task.horizon
+    collect = algorithm.collect(config.settings)
     steps = run.envs * horizon
     for name in ("episode_steps", "late_episode_steps"):
         cut = getattr(run, name)
@@ -145,8 +149,7 @@ def make_schedule(config: RunConfig, collect: CollectConfig, task: Task | EnvTas
         f"horizon = {ahead} is longer than the task's episodes of {horizon} steps",
     )
     updates = 1.0
-    on_policy = get_algorithm(config.algorithm).on_policy
-    if not on_policy:
+    if not algorithm.on_policy:
         updates = steps * collect.updates_per_step
         require(
             abs(updates - round(updates)) < 1e-6 and updates >= 1,
@@ -157,7 +160,7 @@ def make_schedule(config: RunConfig, collect: CollectConfig, task: Task | EnvTas
     per_call = 1
     if isinstance(task, Task):
         # A cycle of an on-policy algorithm is many updates in one.
-        most = 1 if on_policy else max(1, UPDATES_PER_CALL // round(updates))
+        most = 1 if algorithm.on_policy else max(1, UPDATES_PER_CALL // round(updates))
         divisors = range(1, min(most, per_report) + 1)
         per_call = max(n for n in divisors if per_report % n == 0)
     return Schedule(
@@ -174,11 +177,8 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
     """From complete settings to compiled functions."""
     algorithm = get_algorithm(config.algorithm)
     task, demos = inputs
-    collect = algorithm.collect(config.settings)
-    schedule = make_schedule(config, collect, task)
-    # Reports keep their places when the run is later resumed to more steps.
-    run = replace(config.run, eval_every=schedule.per_report * schedule.steps)
-    config = replace(config, run=run)
+    collect, run = algorithm.collect(config.settings), config.run
+    schedule = make_schedule(config, task)
     how = collect.probe_exploration
     if isinstance(task, Task):
         spec = make_device_spec(task, demos, schedule.steps, how)
