@@ -1,4 +1,4 @@
-"""An agent whose action is the number of its updates, and a plain model of who plays when."""
+"""An agent whose action is the number of its updates; a plain model of which policy plays when."""
 
 import jax
 import jax.numpy as jnp

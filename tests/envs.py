@@ -29,13 +29,14 @@ class Line(gym.Env):
         trouble: str = "",
         always: bool = False,
         only: int = -1,
+        noise: float = 0.02,
     ) -> None:
         box = Box(-np.inf, np.inf, (2,), np.float64)
         self.observation_space = Dict(
             observation=Box(-np.inf, np.inf, (3,), np.float64), achieved_goal=box, desired_goal=box
         )
         self.action_space = Box(low, high, (2,), np.float32)
-        self.kind, self.ends, self.says = kind, ends, says
+        self.kind, self.ends, self.says, self.noise = kind, ends, says, noise
         self.file, self.trouble, self.always, self.only = file, trouble, always, only
 
     def reset(self, *, seed: int | None = None, options: Any = None):
@@ -55,7 +56,7 @@ class Line(gym.Env):
         assert self.action_space.contains(action), action
         low, high = self.action_space.low, self.action_space.high
         unit = 2 * (action - low) / (high - low) - 1
-        self.point = self.point + 0.2 * unit + 0.02 * self.np_random.standard_normal(2)
+        self.point = self.point + 0.2 * unit + self.noise * self.np_random.standard_normal(2)
         self.time += 1
         if self.troubled and self.time == 3:
             self._make_trouble()

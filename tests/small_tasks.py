@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from uvd.agents import Agent, Spec
-from uvd.agents.actor_critic import ActorCritic, TD3State
+from uvd.agents.actor_critic import ActorCritic
 from uvd.agents.agent import DemoSteps
 from uvd.core.episode import Episode
 from uvd.core.policy import MLP, Norm, features, mlp
@@ -106,54 +106,50 @@ def filled(shapes: Any, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
 
     def fill(x):
-        return jnp.asarray(draw(rng, *x.shape) / max([1, *x.shape[-2:]]) ** 0.5, jnp.float32)
+        return np.float32(draw(rng, *x.shape) / max([1, *x.shape[-2:]]) ** 0.5)
 
     return jax.tree.map(fill, shapes)
 
 
 def zeros(shapes: Any) -> Any:
     """Zeros in arrays of these shapes."""
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
 
 
-def td3_state(ac: ActorCritic, seed: int = 0) -> TD3State:
-    """A random state, whose slow copies are equal to the nets."""
-    shapes = jax.eval_shape(ac.init, KEY)
-    actor, critic = filled(shapes.actor, seed), filled(shapes.critic, seed + 1)
-    opts = zeros((shapes.actor_opt, shapes.critic_opt))
-    norm = jax.tree.map(jnp.asarray, ac.spec.norm)
-    if shapes.norm.achieved_columns is None:
-        norm = norm._replace(achieved_columns=None)
-    return TD3State(actor, actor, critic, critic, *opts, norm)
+def agent_state(agent: Agent | ActorCritic, norm: Norm, seed: int = 0) -> Any:
+    """A random state of an off-policy algorithm: optimisers at their start, slow copies equal."""
+    shapes = jax.eval_shape(agent.init, KEY)
 
+    def at_start(path, number, shape):
+        return zeros(shape) if "_opt" in jax.tree_util.keystr(path) else number
 
-def agent_state(agent: Agent, norm: Norm) -> Any:
-    """A random state of an off-policy algorithm, with its optimisers at their start."""
-
-    def fill(path, x):
-        return (zeros if "_opt" in jax.tree_util.keystr(path) else filled)(x)
-
-    state = jax.tree_util.tree_map_with_path(fill, jax.eval_shape(agent.init, KEY))
-    td3 = state.td3
+    state = jax.tree_util.tree_map_with_path(at_start, filled(shapes, seed), shapes)
+    td3 = getattr(state, "td3", state)
     if td3.norm.achieved_columns is None:
         norm = norm._replace(achieved_columns=None)
-    td3 = td3._replace(
-        norm=jax.tree.map(jnp.asarray, norm), actor_target=td3.actor, critic_target=td3.critic
-    )
-    return state._replace(td3=td3)
+    td3 = td3._replace(norm=norm, actor_target=td3.actor, critic_target=td3.critic)
+    return state._replace(td3=td3) if hasattr(state, "td3") else td3
 
 
 def shaken(tree: Any, size: float = 0.3, seed: int = 1) -> Any:
     """The same numbers with noise."""
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: x + size * jnp.asarray(draw(rng, *x.shape)), tree)
+    return jax.tree.map(lambda x: x + size * draw(rng, *x.shape), tree)
 
 
 def constant(net: MLP, *output: Any) -> MLP:
     """A net of the same shape whose output is the same everywhere (twins: one for each)."""
-    zero = jax.tree.map(jnp.zeros_like, net)
-    last = jnp.broadcast_to(jnp.asarray(output, jnp.float32), net.biases[-1].T.shape).T
+    zero = zeros(net)
+    last = np.broadcast_to(np.float32(output), net.biases[-1].T.shape).T
     return zero._replace(biases=(*zero.biases[:-1], last))
+
+
+def put(x: Any, *entries: tuple[Any, Any]) -> np.ndarray:
+    """A copy with other entries: pairs of an index and its value."""
+    x = np.array(x)
+    for index, value in entries:
+        x[index] = value
+    return x
 
 
 def plain_twins(net: MLP, norm: Norm, obs, goal, action) -> np.ndarray:

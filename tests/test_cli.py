@@ -110,9 +110,9 @@ def test_a_message_in_a_frame_becomes_one_line() -> None:
 │ For full helptext ... │
 ╰───────────────────────╯\x1b[0m
 """
-    assert cli.one_line(box) == "Error parsing --episodes: no number"
+    assert cli.unboxed(box) == "Error parsing --episodes: no number"
     short = "╭─ Title ───╮\n│ The message │\n╰─────────────╯\n"
-    assert cli.one_line(short) == "The message"
+    assert cli.unboxed(short) == "The message"
 
 
 def test_settings_are_checked_beside_the_defaults_that_follow_from_the_demonstrations(

@@ -9,14 +9,15 @@ import pytest
 
 from small_tasks import (
     KEY,
+    agent_state,
     assert_close,
     constant,
     differs,
     goal_spec,
     make_batch,
     plain_twins,
+    put,
     shaken,
-    td3_state,
 )
 from uvd.agents.actor_critic import ActorCritic, Goals, TD3Config
 from uvd.agents.heads import make_head
@@ -47,7 +48,7 @@ def fixed(target):
 def test_fresh_nets():
     """Critics start near their starting value; `actor_scale` is that of the actor's last layer."""
     ac = make(critic_head="tanh", critic_start=0.3, actor_scale=3.0)
-    state, usual = jax.jit(ac.init)(KEY), jax.jit(make(actor_scale=1.0).init)(KEY)
+    state, usual = ac.init(KEY), make(actor_scale=1.0).init(KEY)
     q = plain_twins(state.critic, state.norm, BATCH.obs, BATCH.goal, BATCH.action)
     np.testing.assert_allclose(BOUND * np.tanh(q), 0.3 * BOUND, atol=0.2)
     assert not differs(state.critic, state.critic_target)
@@ -67,7 +68,7 @@ def test_a_start_outside_of_the_heads_range_is_refused(head, start):
 def test_the_value_that_follows_a_step(noise):
     """min Q'(s', mu'(s')) of both slow copies, with bounded noise; nothing after the end."""
     ac, n = make(target_noise=noise, critic_head="tanh"), 3000
-    state, other = td3_state(ac), shaken(td3_state(ac))
+    state, other = agent_state(ac, ac.spec.norm), shaken(agent_state(ac, ac.spec.norm))
     state = state._replace(actor_target=other.actor, critic_target=other.critic)
     batch = make_batch(n, SPEC, terminated=np.arange(n) % 3 == 0)
     goal = batch.goal
@@ -96,7 +97,7 @@ def critic_step():
     def step(state, target, weight):
         return ac.critic_step(state, BATCH, Goals(BATCH.goal, weight), fixed(target), KEY)
 
-    return ac, td3_state(ac), step
+    return ac, agent_state(ac, ac.spec.norm), step
 
 
 def test_the_critics_loss(critic_step):
@@ -151,10 +152,10 @@ def test_the_actors_gradient(head):
     """A constant actor under a linear critic w·a: the gradient of
     penalty * mean a² - utility(w·a) with respect to its biases, in closed form."""
     ac = make(hidden=(), actor_hidden=(3,), action_penalty=0.3, critic_head=head, critic_start=0.5)
-    state, lean = td3_state(ac), np.array([0.4, -0.7], np.float32)
+    state, lean = agent_state(ac, ac.spec.norm), np.array([0.4, -0.7], np.float32)
     w = np.array([[1.0, -2.0], [5.0, 5.0]])  # of the first and the second critic
     critic = constant(state.critic, 0.1, 0.1)
-    first = critic.weights[0].at[:, -2:, 0].set(w)
+    first = put(critic.weights[0], (np.s_[:, -2:, 0], w))
     state = state._replace(
         actor=constant(state.actor, *lean),
         critic=critic._replace(weights=(first,)),
@@ -174,11 +175,11 @@ def test_the_actors_gradient(head):
 def test_the_actor_learns_from_the_goals_it_is_given():
     """Critic Q = g a for the first goal dimension: the slope is the mean of the goals."""
     ac = make(hidden=(1,), actor_hidden=(3,))
-    state = td3_state(ac)
+    state = agent_state(ac, ac.spec.norm)
     critic = constant(state.critic, 0.0, 0.0)
     # leaky(g + a) for g + a > 0 has slope 1, for g + a < 0 slope 0.01
-    first = critic.weights[0].at[:, [6, 8], 0].set(1.0)
-    critic = critic._replace(weights=(first, critic.weights[1].at[:].set(1.0)))
+    first = put(critic.weights[0], (np.s_[:, [6, 8], 0], 1))
+    critic = critic._replace(weights=(first, np.ones_like(critic.weights[1])))
     state = state._replace(actor=constant(state.actor, 0.1, 0.0), critic=critic)
     goal = np.where(np.arange(8) < 3, 1.0, -1.0)[:, None] * np.ones((8, 2))
     after = jax.jit(ac.actor_step)(state, jnp.zeros((8, 6)), goal)
@@ -199,7 +200,7 @@ def learning(**settings):
         goals = Goals(BATCH.goal)
         return ac.learn(state, BATCH, goals, target, lambda: BATCH.goal, KEY, i)[0]
 
-    return td3_state(ac), step
+    return agent_state(ac, ac.spec.norm), step
 
 
 def test_the_actors_delay_and_start():
@@ -230,7 +231,7 @@ def test_an_actor_of_every_update_from_the_first_on():
 
 def test_critics_may_follow_at_a_rate_of_their_own():
     ac = make(critic_tau=0.003)
-    before = td3_state(ac)
+    before = agent_state(ac, ac.spec.norm)
     moved = before._replace(critic=jax.tree.map(lambda x: x + 1, before.critic))
     after = jax.jit(ac.actor_step)(moved, BATCH.obs, BATCH.goal)
     expected = jax.tree.map(lambda x: x + 0.003, before.critic)
@@ -242,9 +243,9 @@ def test_critics_may_follow_at_a_rate_of_their_own():
 def test_each_net_has_its_rate_and_the_rates_fall():
     """RMSprop under a constant gradient: v is 0.01 g² and then 0.0199 g²."""
     ac = make(optimiser="rmsprop", lr_half=1, hidden=(), actor_hidden=(3,), actor_lr=1e-4)
-    state = td3_state(ac)
+    state = agent_state(ac, ac.spec.norm)
     critic = constant(state.critic, 0.0, 0.0)  # and Q = a_0, which the actor ascends
-    critic = critic._replace(weights=(critic.weights[0].at[:, -2].set(1.0),))
+    critic = critic._replace(weights=(put(critic.weights[0], (np.s_[:, -2], 1)),))
     state = state._replace(actor=constant(state.actor, 0.0, 0.0), critic=critic)
 
     @jax.jit
@@ -298,12 +299,12 @@ def test_the_goal_as_nets_read_it(how):
     columns = np.array([1, 4])
     spec = replace(SPEC, norm=SPEC.norm._replace(achieved_columns=columns))
     ac = make(spec, goal_input=how)
-    state = td3_state(ac)
+    state = agent_state(ac, ac.spec.norm)
     shift = np.ones(2, np.float32)
-    moved = BATCH.obs.at[:, columns].add(shift)
+    moved = put(BATCH.obs, (np.s_[:, columns], BATCH.obs[:, columns] + shift))
     critic = shaken(state.critic)
     reads_gap_only = critic._replace(
-        weights=(critic.weights[0].at[:, columns].set(0), *critic.weights[1:])
+        weights=(put(critic.weights[0], (np.s_[:, columns], 0)), *critic.weights[1:])
     )
     values = [
         ac.critic_outputs(reads_gap_only, state.norm, obs, goal, BATCH.action)
@@ -316,7 +317,7 @@ def test_the_goal_as_nets_read_it(how):
 def test_privileged_observations_reach_no_policy():
     """The last number of an observation: values depend on it, actions do not."""
     ac = make(replace(SPEC, privileged_dim=1))
-    state = td3_state(ac)
+    state = agent_state(ac, ac.spec.norm)
     obs, goal = np.asarray(BATCH.obs), np.asarray(BATCH.goal)
     other = obs + np.eye(6, dtype=np.float32)[-1] * 3
     values = [plain_twins(state.critic, state.norm, x, goal, BATCH.action) for x in (obs, other)]
@@ -332,7 +333,7 @@ def test_privileged_observations_reach_no_policy():
 def test_an_actor_that_reads_no_goal():
     """The critic of VDI reads a goal, its policy does not."""
     ac = make(reads_goal=False)
-    state = td3_state(ac)
+    state = agent_state(ac, ac.spec.norm)
     assert state.actor.weights[0].shape[0] == 6
     assert state.critic.weights[0].shape[1] == 6 + 2 + 2
     obs = np.asarray(BATCH.obs)
@@ -343,6 +344,6 @@ def test_an_actor_that_reads_no_goal():
 
 
 def test_the_actor_may_have_layers_of_its_own():
-    state = td3_state(make(actor_hidden=(3, 4)))
+    state = agent_state(make(actor_hidden=(3, 4)), SPEC.norm)
     assert [w.shape for w in state.actor.weights] == [(8, 3), (3, 4), (4, 2)]
     assert [w.shape for w in state.critic.weights] == [(2, 10, 16), (2, 16, 1)]

@@ -43,12 +43,12 @@ def test_a_linear_actor_is_that_of_least_squares():
     agent, ring = make(action, hidden=(), batch=600), init_ring(4, 3, 2, 0)
 
     @jax.jit
-    def learn(key):
+    def learn(state):
         keys, steps = jax.random.split(jax.random.key(1), 2500), jnp.arange(2500)
         body = lambda s, xs: agent.update(s, ring, *xs)  # noqa: E731
-        return jax.lax.scan(body, agent.init(key), (keys, steps))
+        return jax.lax.scan(body, state, (keys, steps))
 
-    state, metrics = learn(KEY)
+    state, metrics = learn(agent.init(KEY))
     inputs = np.c_[OBS, np.ones(60)]
     expected = inputs @ np.linalg.lstsq(inputs, action, rcond=None)[0]
     found = act(jax.tree.map(np.asarray, agent.policy(state)), OBS, NO_GOAL)

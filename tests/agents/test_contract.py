@@ -125,7 +125,9 @@ def test_learning_moves_every_number_but_the_feature_ranges(made):
 
 def test_slow_copies_are_slow(made):
     before, after = state_arrays(made.start.state.agent), state_arrays(made.end.state.agent)
-    moved = {name: np.linalg.norm(x - before[name]) for name, x in after.items() if "_opt" not in name}
+    moved = {
+        name: np.linalg.norm(x - before[name]) for name, x in after.items() if "_opt" not in name
+    }
     slow = [name for name in moved if ".actor_target" in name or ".critic_target" in name]
     assert len(slow) == (0 if made.name in ("bc", "gail") else 8)
     for name in slow:

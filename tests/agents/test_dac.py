@@ -15,7 +15,6 @@ from small_tasks import (
     make_batch,
     make_ring,
     plain_twins,
-    td3_state,
     unit_norm,
 )
 from uvd.agents import Spec
@@ -40,9 +39,13 @@ def spec_of(obs, action=None):
 def target_of(discriminator, net, state, batch):
     spec = spec_of(np.zeros((4, 2), np.float32))
     ac = ActorCritic(TD3, make_head("linear", 1.0, 0.0), spec)
-    state = td3_state(ac)._replace(**state)
-    bound = BOUND / (1 - TD3.gamma)
-    return state, *make_target(ac, bound, discriminator, net)(state, batch, batch.goal, KEY)
+    state, bound = agent_state(ac, NORM)._replace(**state), BOUND / (1 - TD3.gamma)
+
+    @jax.jit
+    def target(state, batch):
+        return make_target(ac, bound, discriminator, net)(state, batch, batch.goal, KEY)
+
+    return state, *target(state, batch)
 
 
 def test_an_episode_goes_on_in_the_absorbing_state():
@@ -77,7 +80,7 @@ def test_no_target_exceeds_that_of_the_largest_reward_for_ever():
     batch = make_batch(2, spec, terminated=[False, True])
     # A reward of 1 and 0.9 Q', cut at ±3 for ever; after the end, 1 for ever
     for q, expected in ((-90.0, -30.0), (4.0, 4.6), (90.0, 30.0)):
-        critic = td3_state(ActorCritic(TD3, make_head("linear", 1.0, 0.0), spec)).critic
+        critic = agent_state(ActorCritic(TD3, make_head("linear", 1.0, 0.0), spec), NORM).critic
         slow = {"critic_target": constant(critic, q, q)}
         _, target, _ = target_of(discriminator, net, slow, batch)
         np.testing.assert_allclose(target, [expected, 10.0], rtol=1e-6)
@@ -126,13 +129,13 @@ def test_dac_comes_to_act_as_the_expert():
     agent = make_dac(config, spec)
 
     @jax.jit
-    def learn(key):
+    def learn(state):
         keys = jax.random.split(jax.random.key(1), 1000)
         steps = jnp.arange(len(keys))
         body = lambda s, x: (agent.update(s, ring, *x)[0], None)  # noqa: E731
-        return jax.lax.scan(body, agent.init(key), (keys, steps))[0]
+        return jax.lax.scan(body, state, (keys, steps))[0]
 
-    policy = jax.tree.map(np.asarray, agent.policy(learn(KEY)))
+    policy = jax.tree.map(np.asarray, agent.policy(learn(agent_state(agent, NORM))))
     action = act(policy, obs, np.zeros((200, 0), np.float32))
     assert np.mean(abs(action - 0.5 * obs[:, :1])) < 0.12
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from small_tasks import KEY, demo_spec, filled, make_batch, unit_norm, zeros
+from small_tasks import KEY, demo_spec, filled, make_batch, put, unit_norm, zeros
 from uvd.agents import Spec
 from uvd.agents.agent import DemoSteps
 from uvd.agents.discriminator import DiscriminatorConfig, logits, make_discriminator
@@ -35,15 +35,15 @@ def trained(config, spec, draw_obs, steps, n=256):
     batch, no_end = make_batch(n, spec), jnp.zeros(n)
 
     @jax.jit
-    def fit(key):
+    def fit(state):
         def body(state, key):
             key_draw, key_step = jax.random.split(key)
             agent_batch = batch._replace(obs=draw_obs(key_draw, (n, 2)))
             return discriminator.step(state, NORM, agent_batch, no_end, key_step)
 
-        return jax.lax.scan(body, discriminator.init(key), jax.random.split(key, steps))
+        return jax.lax.scan(body, state, jax.random.split(KEY, steps))
 
-    return discriminator, *fit(KEY)
+    return discriminator, *fit(discriminator.init(KEY))
 
 
 def test_logits_tend_to_the_log_ratio_of_two_gaussians():
@@ -110,7 +110,7 @@ def test_slopes_are_penalised_everywhere_between_expert_and_agent():
     discriminator = make_discriminator(replace(CONFIG, discriminator_hidden=(1,)), spec)
     state = zeros(jax.eval_shape(discriminator.init, KEY))
     first, last = state.net.weights
-    net = state.net._replace(weights=(first.at[0].set(1.0), last + 1.5))
+    net = state.net._replace(weights=(put(first, (0, 1)), last + 1.5))
     batch = make_batch(n, spec, obs=np.full((n, 2), [-1.0, 0.0], np.float32))
     step = jax.jit(lambda s: discriminator.step(s, NORM, batch, jnp.zeros(n), KEY))
     _, metrics = step(state._replace(net=net))

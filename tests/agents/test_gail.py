@@ -201,7 +201,7 @@ def test_every_epoch_reads_all_transitions_in_an_order_of_its_own():
 def test_the_policy_starts_as_wide_as_is_set():
     spec = replace(SPEC, action_dim=3)
     agent = make_gail(replace(CONFIG, start_std=0.3), spec)
-    policy = jax.jit(lambda key: agent.policy(agent.init(key)))(KEY)
+    policy = agent.policy(agent.init(KEY))
     np.testing.assert_allclose(np.exp(policy.log_std), [0.3, 0.3, 0.3], rtol=1e-6)
 
 
@@ -259,7 +259,7 @@ def test_gail_comes_to_act_as_the_expert():
     empty = make_ring(np.zeros((n, 2, 2)), np.zeros((n, 1, 1)))
 
     @jax.jit
-    def learn(key):
+    def learn(state):
         def cycle(state, key):
             key_obs, key_act, key_learn = jax.random.split(key, 3)
             start = jax.random.uniform(key_obs, (n, 2), minval=-1.0)
@@ -269,9 +269,9 @@ def test_gail_comes_to_act_as_the_expert():
             ring = empty._replace(obs=jnp.repeat(start, 2, 0), action=jnp.repeat(action, 2, 0))
             return agent.update(state, ring, key_learn, jnp.asarray(0))[0], None
 
-        return jax.lax.scan(cycle, agent.init(key), jax.random.split(key, 150))[0]
+        return jax.lax.scan(cycle, state, jax.random.split(KEY, 150))[0]
 
-    policy = jax.tree.map(np.asarray, agent.policy(learn(KEY)))
+    policy = jax.tree.map(np.asarray, agent.policy(learn(agent.init(KEY))))
     action = act(policy, obs, np.zeros((200, 0), np.float32))
     assert np.mean(abs(action - 0.5 * obs[:, :1])) < 0.12
     assert np.exp(policy.log_std) < 0.4  # from 0.5

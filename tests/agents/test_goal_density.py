@@ -80,9 +80,9 @@ def test_goals_are_relative_to_what_is_achieved_and_dead_dimensions_are_dropped(
     before = log_f(CONTEXT, GOAL, code)
     moved = CONTEXT._replace(achieved=CONTEXT.achieved + 2)
     np.testing.assert_allclose(log_f(moved, GOAL + 2, code), before, rtol=1e-4, atol=1e-4)
-    other = GOAL.at[:, 1].add(9)  # column 1 does not vary
+    other = GOAL + np.float32([0, 9, 0])  # column 1 does not vary
     np.testing.assert_allclose(log_f(CONTEXT, other, code), before, rtol=1e-5)
-    assert abs(log_f(CONTEXT, GOAL.at[:, 2].add(1), code) - before).min() > 1e-3
+    assert abs(log_f(CONTEXT, GOAL + np.float32([0, 0, 1]), code) - before).min() > 1e-3
     assert density.dim == 2
 
     flow = random_flow(density)
@@ -111,7 +111,7 @@ def test_noise_moves_goals_in_normalised_units():
     density, noise = make(spec), 0.3 * GOAL[:, :2]
     flow = random_flow(density)
     log_f = jax.jit(lambda *args: density.log_prob(flow, spec.norm, CONTEXT, *args))
-    moved = GOAL.at[:, 0].add(2 * noise[:, 0]).at[:, 2].add(0.5 * noise[:, 1])
+    moved = GOAL + noise @ np.float32([[2, 0, 0], [0, 0, 0.5]])
     found = log_f(GOAL, SHORT_TERM, noise)
     np.testing.assert_allclose(found, log_f(moved, SHORT_TERM, 0.0), rtol=1e-4, atol=1e-4)
     assert abs(found - log_f(GOAL, SHORT_TERM, 0.0)).max() > 0.1

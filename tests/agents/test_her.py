@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from small_tasks import KEY, insert_episodes, unit_norm
+from small_tasks import KEY, agent_state, insert_episodes, unit_norm
 from uvd.agents import Spec
 from uvd.agents.actor_critic import TD3Config
 from uvd.agents.her import STRATEGIES, HERConfig, hindsight_goals, make_her
@@ -118,7 +118,7 @@ def test_the_reward_is_the_transitions_own(ring):
     spec = Spec(1, 1, 1, lambda a, g: abs(a - g).sum(-1) < 0.5, unit_norm(1, 1), (0,))
     config = HERConfig(td3=TD3Config(hidden=(4,), batch=4000), strategy="future", k=4)
     agent = make_her(config, spec)
-    state = jax.jit(agent.init)(KEY)
+    state = agent_state(agent, spec.norm)
     _, metrics = jax.jit(agent.update)(state, ring, KEY, jnp.asarray(1))
     successes = [0.8 / (LENGTHS[e] - t) for e, t in transitions()]
     assert float(metrics["critic/reward"]) == pytest.approx(np.mean(successes) - 1, abs=0.03)

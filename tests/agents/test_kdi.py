@@ -213,15 +213,14 @@ NOISE = {  # noise, late_noise, late_updates
 @pytest.mark.parametrize("match", OFFERS)
 def test_defaults_follow_from_what_the_demonstrations_offer(match):
     """The numbers of docs/kdi.md."""
-    defaults = defaults_for(KDIConfig(), OFFERS[match])
+    defaults = defaults_for({}, OFFERS[match])
     config = build("kdi", "PointLoop-v0", defaults=defaults).settings
     assert config.match == match
     found = (config.width, config.width_half, config.width_end, config.weight_bound, config.short)
     assert found == WIDTHS[match]
     collect = config.collect
     assert (collect.noise, collect.late_noise, collect.late_updates) == NOISE[match]
-    given = build("kdi", "PointLoop-v0", given={"width": 3.0}, defaults=defaults).settings
-    assert given.width == 3.0
+    assert defaults_for({"match": "states"}, OFFERS[match])["width_half"] == 0
 
 
 @pytest.mark.parametrize(

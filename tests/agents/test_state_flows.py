@@ -185,7 +185,7 @@ def test_flows_of_a_linear_system():
         carry = params, flows.optimiser.init(params)
         return jax.lax.scan(body, carry, jax.random.split(jax.random.key(1), 800))[0][0]
 
-    params = fit(jax.jit(flows.init)(KEY))
+    params = fit(flows.init(KEY))
     test = rng.choice(n, 400, replace=False)
     x = [jnp.asarray(v[test], jnp.float32) for v in (s, action, after)]
     log_f = 2 * jax.jit(flows.log_f)(params.future, spec.norm, *x)

@@ -9,6 +9,7 @@ import pytest
 
 from small_tasks import (
     KEY,
+    agent_state,
     constant,
     goal_spec,
     insert_episodes,
@@ -16,7 +17,6 @@ from small_tasks import (
     make_ring,
     near,
     plain_twins,
-    td3_state,
     unit_norm,
 )
 from uvd.agents import Spec
@@ -38,10 +38,10 @@ CONFIG = TD3Config(
 def targets(spec, q, batch):
     """Targets for goals at 0 where the slow critics have the outputs `q`."""
     ac = ActorCritic(CONFIG, make_head("linear", 1.0, 0.0), spec)
-    state = td3_state(ac)
+    state = agent_state(ac, spec.norm)
     state = state._replace(critic_target=constant(state.critic, *q))
-    goal = jnp.zeros((len(batch.row), spec.goal_dim))
-    return sparse_target(ac, spec)(state, batch, goal, KEY)
+    goal = np.zeros((len(batch.row), spec.goal_dim), np.float32)
+    return jax.jit(sparse_target(ac, spec))(state, batch, goal, KEY)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_critic_without_bound_is_needed_where_rewards_have_none():
     """The head's start value is a share of the bound of values: 1 where it is not known."""
     settings = TD3Settings(td3=replace(CONFIG, critic_head="tanh", critic_start=-0.5))
     for spec, output in ((SPEC, np.arctanh(-0.5)), (replace(SPEC, has_rewards=True), -0.5)):
-        state = jax.jit(make_td3(settings, spec).init)(KEY)
+        state = make_td3(settings, spec).init(KEY)
         np.testing.assert_allclose(state.critic.biases[-1], output, rtol=1e-5)
 
 
@@ -100,17 +100,16 @@ def test_a_critic_of_positive_values_alone_is_refused():
         TD3Settings(td3=replace(CONFIG, critic_head="sigmoid", critic_start=0.5))
 
 
-def trained(agent, ring, updates):
-    """The state after some updates, and a learning curve."""
+def trained(agent, spec, ring, updates):
+    """The state after some updates."""
 
     @jax.jit
-    def train(key):
-        keys = jax.random.split(key, updates)
-        steps = jnp.arange(updates)
-        body = lambda s, xs: agent.update(s, ring, *xs)  # noqa: E731
-        return jax.lax.scan(body, agent.init(key), (keys, steps))
+    def train(state):
+        keys, steps = jax.random.split(KEY, updates), jnp.arange(updates)
+        body = lambda s, xs: (agent.update(s, ring, *xs)[0], None)  # noqa: E731
+        return jax.lax.scan(body, state, (keys, steps))[0]
 
-    return train(KEY)
+    return train(agent_state(agent, spec.norm))
 
 
 def test_td3_learns_the_value_of_rewards_without_goals():
@@ -125,7 +124,7 @@ def test_td3_learns_the_value_of_rewards_without_goals():
         success=np.zeros((n, 1), bool), reward=20 - 8 * (action[..., 0] - 0.5) ** 2,
     )  # fmt: skip
     agent = make_td3(TD3Settings(td3=replace(CONFIG, actor_start=500)), spec)
-    state, _ = trained(agent, insert_episodes(episodes), 1600)
+    state = trained(agent, spec, insert_episodes(episodes), 1600)
     at = np.array([[-0.5], [0.0], [0.5], [1.0]], np.float32)
     q = plain_twins(state.critic, state.norm, np.zeros((4, 1)), np.zeros((4, 0)), at)
     np.testing.assert_allclose(q, [[12, 18, 20, 18]] * 2, atol=1.0)
@@ -153,7 +152,7 @@ def chains():
 
 def test_values_of_known_chains():
     config = replace(CONFIG, critic_head="tanh", actor_start=10_000)
-    state, _ = trained(make_td3(TD3Settings(td3=config), SPEC), chains(), 600)
+    state = trained(make_td3(TD3Settings(td3=config), SPEC), SPEC, chains(), 600)
     cases = {  # (state, goal): value
         (0, 1.0): -1.0,
         (1, 1.0): 0.0,

@@ -19,9 +19,9 @@ from small_tasks import (
     make_batch,
     make_ring,
     plain_twins,
+    put,
     random_ring,
     shaken,
-    td3_state,
 )
 from uvd.agents.actor_critic import ActorCritic, TD3Config
 from uvd.agents.goal_density import Context, DensityConfig, GoalDensity
@@ -76,7 +76,7 @@ def test_targets_read_the_density_at_the_right_place():
     the smaller twin; nothing comes after an end."""
     density = make_density(DENSITY)
     ac = ActorCritic(TD3, make_head("linear", density.bound, 0.0), SPEC)
-    flow, state = random_flow(density, 0.5), td3_state(ac)
+    flow, state = random_flow(density, 0.5), agent_state(ac, SPEC.norm)
     other = shaken(state)
     state = state._replace(actor_target=other.actor, critic_target=other.critic)
     # Q' about as large as F, so that either may be the larger.
@@ -138,22 +138,23 @@ def test_targets_stay_within_their_bound(combine, smoothing):
     config, density = UVDConfig(td3=TD3, density=settings, combine=combine), make_density(settings)
     bound = 2.0 * (1.0 if smoothing else math.exp(density.flow.log_bound))
     ac = ActorCritic(TD3, make_head("linear", bound, 0.0), SPEC)
-    batch, state = make_batch(64, SPEC), td3_state(ac)
-    goal = batch.achieved.at[16:].set(batch.goal[16:]).at[48:].mul(1e10)
+    batch, state = make_batch(64, SPEC), agent_state(ac, SPEC.norm)
+    goal = put(batch.goal, (np.s_[:16], batch.achieved[:16]), (np.s_[48:], 1e10 * batch.goal[48:]))
     flow = random_flow(density)
     zero = jax.tree.map(jnp.zeros_like, flow)
-    sharp = tuple(n._replace(biases=(*n.biases[:-1], n.biases[-1].at[:2].set(-30))) for n in zero)
+    sharp = tuple(
+        n._replace(biases=(*n.biases[:-1], put(n.biases[-1], (np.s_[:2], -30)))) for n in zero
+    )
 
     @jax.jit
-    def targets(flow, q):
-        slow = constant(state.critic, q, q)
+    def targets(flow, slow):
         target_fn = make_target(config, ac, density, flow, jnp.asarray(0))
         return target_fn(state._replace(critic_target=slow), batch, goal, KEY)
 
     reached = False
     for some in (sharp, flow, jax.tree.map(lambda x: 60 * x, flow)):
         for q in (-1e6, 0.0, 1e6):
-            target, metrics = targets(some, q)
+            target, metrics = targets(some, constant(state.critic, q, q))
             assert jnp.isfinite(target).all()
             assert target.min() >= 0
             assert target.max() <= bound * (1 + 1e-6)
@@ -213,8 +214,8 @@ def test_critic_and_actor_learn_from_their_own_choice_of_goals():
     positive = ring.goal[:, 0] > 0
     update, state = make_update(config, SPEC, ring._replace(goal=jnp.sign(ring.goal)))
     critic = constant(state.td3.critic, 0.0, 0.0)
-    first = critic.weights[0].at[:, [3, 6], 0].set(1.0)
-    critic = critic._replace(weights=(first, critic.weights[1].at[:].set(1.0)))
+    first = put(critic.weights[0], (np.s_[:, [3, 6], 0], 1))
+    critic = critic._replace(weights=(first, np.ones_like(critic.weights[1])))
     actor = constant(state.td3.actor, 0.1, 0.0)
     state = state._replace(td3=state.td3._replace(critic=critic, actor=actor))
     after, metrics = update(state, 0)
@@ -266,13 +267,13 @@ def test_values_of_a_known_chain(combine):
     agent = make_uvd(config, spec)
 
     @jax.jit
-    def train(key):
+    def train(state):
         steps = jnp.arange(1500)
-        keys = jax.random.split(key, len(steps))
+        keys = jax.random.split(KEY, len(steps))
         update = lambda s, xs: (agent.update(s, ring, *xs)[0], None)  # noqa: E731
-        return jax.lax.scan(update, agent.init(key), (keys, steps))[0]
+        return jax.lax.scan(update, state, (keys, steps))[0]
 
-    state = train(KEY).td3
+    state = train(agent_state(agent, spec.norm)).td3
     g = np.array([FIRST, SECOND, 0.0, 0.3, -0.8], np.float32)
     here, there = (np.exp(-0.5 * (g - at) ** 2 / WIDTH**2) for at in (FIRST, SECOND))
     start = (1 - GAMMA) * here + GAMMA * there

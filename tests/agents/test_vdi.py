@@ -19,6 +19,7 @@ from small_tasks import (
     make_batch,
     make_ring,
     plain_twins,
+    put,
     shaken,
 )
 from uvd.agents.actor_critic import ActorCritic, TD3Config
@@ -75,7 +76,7 @@ def test_the_target_is_that_of_algorithm_2(smoothed, head, average, smoothing):
     target_fn, flows, state, bound = target_of(config)
     batch = make_batch(N, SPEC, terminated=np.arange(N) % 5 == 0)
     goal = batch.obs[::-1][:, np.array([0, 2])] * 0.5
-    there = batch.obs.at[:, np.array([0, 2])].set(goal)
+    there = put(batch.obs, (np.s_[:, [0, 2]], goal))
     future = jax.tree.map(lambda x: 0.5 * x, state.future_target)
     f = np.exp(jax.jit(flows.log_f)(future, SPEC.norm, batch.obs, batch.action, there))
     assert f.max() <= bound * (1 + 1e-5)
@@ -117,7 +118,7 @@ def test_no_target_exceeds_its_bound():
 def test_critics_start_at_a_share_of_the_densitys_bound():
     config = make(replace(TD3, critic_start=-0.025))
     flows = StateFlows(config.density, SPEC, "adam", 0)
-    state = jax.jit(make_vdi(config, SPEC).init)(KEY)
+    state = make_vdi(config, SPEC).init(KEY)
     # Small first weights: a fresh critic's value is its bias.
     start = state.td3.critic.biases[-1] / 10
     np.testing.assert_allclose(start, -0.025 * math.exp(flows.log_bound), rtol=1e-4)
@@ -166,10 +167,14 @@ def test_critics_learn_of_all_states_alike_and_actors_by_weight(learner):
     rng, d = np.random.default_rng(0), 5 * np.array([0.1, 1.0, 2.0, 0.9])
     critic, eye = constant(state.td3.critic, 0.0, 0.0), np.eye(DEMOS)
     goal_rows, action_rows = slice(DEMOS, 2 * DEMOS), slice(2 * DEMOS, None)
-    first = critic.weights[0].at[0, goal_rows].set(10 * eye).at[0, action_rows].set(eye)
-    first = first.at[1, goal_rows].set(eye)
-    last = critic.weights[1].at[0].set(1.0).at[1, :, 0].set(10.0 ** np.arange(DEMOS))
-    biases = (critic.biases[0].at[0].set(-10.0), critic.biases[1])
+    first = put(
+        critic.weights[0],
+        ((0, goal_rows), 10 * eye),
+        ((0, action_rows), eye),
+        ((1, goal_rows), eye),
+    )
+    last = put(critic.weights[1], (0, 1), (np.s_[1, :, 0], 10.0 ** np.arange(DEMOS)))
+    biases = (put(critic.biases[0], (0, -10)), critic.biases[1])
     critic = critic._replace(weights=(first, last), biases=biases)
     lean = np.full(DEMOS, 0.3)
     td3 = state.td3._replace(critic=critic, actor=constant(state.td3.actor, *lean))
@@ -190,8 +195,8 @@ def test_the_critic_learns_from_the_whole_replay_buffer(learner):
     obs = np.zeros((6, 5, DEMOS), np.float32)
     obs[:, :, 0] = np.arange(6)[:, None]
     critic = constant(state.td3.critic, 0.0, 0.0)  # both twins are the first observation
-    first = critic.weights[0].at[:, 0, 0].set(1.0)
-    critic = critic._replace(weights=(first, critic.weights[1].at[:, 0].set(1.0)))
+    first = put(critic.weights[0], (np.s_[:, 0, 0], 1))
+    critic = critic._replace(weights=(first, put(critic.weights[1], (np.s_[:, 0], 1))))
     _, metrics = update(state._replace(td3=state.td3._replace(critic=critic)), ring_of(obs), 7)
     clipped = np.minimum(np.arange(6), 5).mean()
     assert float(metrics["critic/q"]) == pytest.approx(clipped, rel=0.05)

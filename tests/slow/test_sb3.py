@@ -1,4 +1,4 @@
-"""Our tasks under somebody else's learner: Stable-Baselines3, which `make test-slow` installs."""
+"""Our tasks under another learner: Stable-Baselines3, which `make test-slow` installs."""
 
 import gymnasium
 import pytest

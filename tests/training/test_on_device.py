@@ -100,9 +100,9 @@ def test_evaluations_have_fixed_starts_and_no_noise(plain):
 
 
 def test_noise_is_that_of_the_updates_made_before_a_cycle():
-    """Random actions in the warm-up; 0.6 in two cycles, of 0 and 20 updates; then 0.05."""
+    """Random actions in the warm-up; 1 in two cycles, of 0 and 20 updates; then 0.05."""
     collect = CollectConfig(
-        noise=0.6, late_noise=0.05, late_updates=20, random=0.0, hold=1, warmup_random=True,
+        noise=1.0, late_noise=0.05, late_updates=20, random=0.0, hold=1, warmup_random=True,
         store_unclipped=True, capacity=1000,
     )  # fmt: skip
     schedule = schedule_of(5, 20, 1, 5)
@@ -111,7 +111,7 @@ def test_noise_is_that_of_the_updates_made_before_a_cycle():
     actions = actions_by_cycle(episodes).swapaxes(0, 1).reshape(5, -1)
     assert abs(actions[0]).max() <= 1
     stds = actions.std(1)
-    np.testing.assert_allclose(stds, [3**-0.5, 0.6, 0.6, 0.05, 0.05], rtol=0.35)
+    np.testing.assert_allclose(stds, [3**-0.5, 1, 1, 0.05, 0.05], rtol=0.35)
     assert abs(actions[1:3]).max() > 1, "clipped before they are stored"
 
 

@@ -90,7 +90,8 @@ def first_actions(episodes):
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_cycle_is_played_by_the_policy_of_the_cycle_before_the_last(pools, ends):
     """The quota is met exactly on average: what an episode exceeds it by is owed less later."""
-    program = program_of(counting_agent(3, 2, 2), pools("Line", ends=ends), 6)
+    workers = pools("Line", ends=ends, noise=0.2)  # so that episodes end early
+    program = program_of(counting_agent(3, 2, 2), workers, 6)
     played, _ = expected_run(6, 1, 3, 0, ahead=True)
     learner, cycles = train_cycles(program, program.init(5, SEEDS), range(6))
     starts, updates = [[], []], []
@@ -101,6 +102,8 @@ def test_a_cycle_is_played_by_the_policy_of_the_cycle_before_the_last(pools, end
         total = cycle.ring.last
         assert (QUOTA * (number + 1) <= total).all()
         assert (total < QUOTA * (number + 1) + (HORIZON if ends else 1)).all()
+        lengths = cycle.episodes.length
+        assert ends == (lengths[lengths > 0].min() < HORIZON)
         if number >= 1:
             np.testing.assert_array_equal(cycle.metrics["rows"][0], total[:, None].repeat(3, 1))
             updates.append(cycle.metrics["step"][0, 1])
@@ -112,11 +115,23 @@ def test_a_cycle_is_played_by_the_policy_of_the_cycle_before_the_last(pools, end
     assert_equal(replayed(program, cycles, 5).ring, learner.ring)
 
 
+def test_a_seed_is_the_same_in_any_run(pools):
+    workers = pools("Line", ends=True, noise=0.2)
+    collect = CollectConfig(noise=0.3, random=0.2, capacity=200)
+    records = []
+    for first in (0, 1):
+        program = program_of(counting_agent(3, 2, 2), workers, 3, collect=collect, first_seed=first)
+        _, cycles = train_cycles(program, program.init(first, SEEDS), range(3))
+        records.append([to_records(cycle.episodes) for cycle in cycles])
+    for (_, second), (first, _) in zip(*records, strict=True):
+        assert_equal(first, second)
+
+
 def test_noise_is_that_of_the_updates_of_the_policy_that_plays(pools):
     """Random in the warm-up. The policies of the next two cycles have 0 updates, then 20, 40: of
     these only the last has more than `late_updates`."""
     collect = CollectConfig(
-        noise=0.6, late_noise=0.05, late_updates=20, random=0.0, hold=1, warmup_random=True,
+        noise=1.0, late_noise=0.05, late_updates=20, random=0.0, hold=1, warmup_random=True,
         store_unclipped=True, capacity=200,
     )  # fmt: skip
     still = counting_agent(2, 0, 1)._replace(update=lambda state, ring, key, step: (state, {}))
@@ -126,17 +141,18 @@ def test_noise_is_that_of_the_updates_of_the_policy_that_plays(pools):
     _, cycles = train_cycles(program, program.init(0, SEEDS), range(5))
     whole = [cycle.episodes.action.ravel() for cycle in cycles]
     stds = [x[x != 0].std() for x in whole]  # zeros pad the shorter episodes
-    np.testing.assert_allclose(stds, [3**-0.5, 0.6, 0.6, 0.6, 0.05], rtol=0.3)
+    np.testing.assert_allclose(stds, [3**-0.5, 1, 1, 1, 0.05], rtol=0.3)
     assert abs(whole[0]).max() <= 1
     assert abs(np.concatenate(whole[1:4])).max() > 1, "clipped before they are stored"
 
 
 def test_a_resumed_cycle_is_played_with_the_same_policy_and_noise(pools):
-    """A cycle whose episodes nobody has begun to play is the one that was being played."""
+    """A stop loses the episodes that were played ahead; a resumed run plays the same again."""
     collect = CollectConfig(
         noise=0.6, late_noise=0.05, late_updates=4, random=0, hold=1, capacity=200
     )
-    program = program_of(counting_agent(3, 2, 2), pools("Line", ends=True), 6, collect=collect)
+    workers = pools("Line", ends=True, noise=0.2)
+    program = program_of(counting_agent(3, 2, 2), workers, 6, collect=collect)
     _, cycles = train_cycles(program, program.init(0, SEEDS), range(6))
     for number in (3, 4, 5):
         program.close()  # the episodes that were played ahead are lost

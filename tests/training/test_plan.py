@@ -210,7 +210,7 @@ def test_demonstrations_are_read_once(tmp_path):
         if event == "open" and str(args[0]).startswith(str(folder)):
             opened.append(Path(args[0]).name)
 
-    sys.addaudithook(note)  # it stays, but this folder is opened by no one else
+    sys.addaudithook(note)  # it stays for the process; only this test opens this folder
     trained = uvd.train(
         "kdi", WALK, demos=folder, out=tmp_path / "run", steps=10, warmup=100, quiet=True,
         eval_episodes=1, hidden=(8,), workers=1,
