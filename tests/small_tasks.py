@@ -1,5 +1,7 @@
 """Small made-up tasks, transitions and replay buffers for the tests of algorithms."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +17,12 @@ from uvd.core.replay import Batch, Ring, init_ring, insert_all
 
 KEY = jax.random.key(0)
 GOAL_RADIUS = 0.1
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled function, with NumPy arrays as results: what a test does with them is quick."""
+    run = jax.jit(function)
+    return lambda *args: jax.tree.map(np.asarray, run(*args))
 
 
 def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -85,11 +93,12 @@ def make_ring(obs, action, achieved=None, goal=None, terminated=False, length=No
     return insert_episodes(episodes, rows)
 
 
+@partial(jax.jit, static_argnums=1)
 def insert_episodes(episodes: Episode, rows: int | None = None) -> Ring:
     """A replay buffer of a stack of episodes."""
     e, t, action = episodes.action.shape
     ring = init_ring(rows or e * (t + 1), episodes.obs.shape[-1], action, episodes.goal.shape[-1])
-    return jax.jit(insert_all)(ring, episodes)
+    return insert_all(ring, episodes)
 
 
 def random_ring(spec: Spec, episodes: int = 6, steps: int = 4, terminated=False) -> Ring:

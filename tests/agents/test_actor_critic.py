@@ -11,6 +11,7 @@ from small_tasks import (
     KEY,
     agent_state,
     assert_close,
+    compiled,
     constant,
     differs,
     goal_spec,
@@ -47,10 +48,10 @@ def fixed(target):
 
 def test_fresh_nets():
     """Critics start near their starting value; `actor_scale` is that of the actor's last layer."""
-    ac = make(critic_head="tanh", critic_start=0.3, actor_scale=3.0)
-    state, usual = ac.init(KEY), make(actor_scale=1.0).init(KEY)
+    ac = make(critic_head="tanh", critic_start=0.3, actor_scale=3.0, hidden=(4,))
+    state, usual = ac.init(KEY), make(actor_scale=1.0, hidden=(4,)).init(KEY)
     q = plain_twins(state.critic, state.norm, BATCH.obs, BATCH.goal, BATCH.action)
-    np.testing.assert_allclose(BOUND * np.tanh(q), 0.3 * BOUND, atol=0.2)
+    np.testing.assert_allclose(BOUND * np.tanh(q), 0.3 * BOUND, atol=0.3)
     assert not differs(state.critic, state.critic_target)
     assert not differs(state.actor, state.actor_target)
     assert differs(*(jax.tree.map(lambda x, i=i: x[i], state.critic) for i in (0, 1)))
@@ -72,7 +73,7 @@ def test_the_value_that_follows_a_step(noise):
     state = state._replace(actor_target=other.actor, critic_target=other.critic)
     batch = make_batch(n, SPEC, terminated=np.arange(n) % 3 == 0)
     goal = batch.goal
-    q, action = jax.jit(ac.next_value)(state, batch, goal, jax.random.key(3))
+    q, action = compiled(ac.next_value)(state, batch, goal, jax.random.key(3))
     clean = act(jax.tree.map(np.asarray, ac.policy(state)), np.asarray(batch.next_obs), goal)
     apart = np.asarray(action) - np.asarray(clean)
     inside = abs(action) < 1
@@ -83,7 +84,7 @@ def test_the_value_that_follows_a_step(noise):
     assert abs(apart).max() <= 0.5 + 1e-6
     assert abs(action).max() <= 1
     both = BOUND * np.tanh(plain_twins(other.critic, state.norm, batch.next_obs, goal, action))
-    assert 0.2 < (both[0] < both[1]).mean() < 0.8
+    assert 0.1 < (both[0] < both[1]).mean() < 0.9
     expected = np.where(batch.terminated, 0, both.min(0))
     np.testing.assert_allclose(q, expected, rtol=1e-3, atol=1e-4)
 
@@ -93,7 +94,7 @@ def critic_step():
     """One critic step towards targets that are given as numbers, with weights."""
     ac = make(critic_head="tanh")
 
-    @jax.jit
+    @compiled
     def step(state, target, weight):
         return ac.critic_step(state, BATCH, Goals(BATCH.goal, weight), fixed(target), KEY)
 
@@ -141,8 +142,8 @@ def test_no_gradient_passes_through_the_target(critic_step):
         q = ac.critic_outputs(state.critic, state.norm, batch.obs, goal, batch.action)[0]
         return 2 * q + ac.next_value(state, batch, goal, key)[0], {}
 
-    target = jax.jit(moving)(state, BATCH, BATCH.goal, KEY)[0]
-    alive = jax.jit(lambda s: ac.critic_step(s, BATCH, Goals(BATCH.goal), moving, KEY))(state)[0]
+    target = compiled(moving)(state, BATCH, BATCH.goal, KEY)[0]
+    alive = compiled(lambda s: ac.critic_step(s, BATCH, Goals(BATCH.goal), moving, KEY))(state)[0]
     expected = step(state, target, np.ones(8))[0]
     assert_close(alive.critic_opt, expected.critic_opt, rtol=1e-3, atol=1e-6)
 
@@ -161,7 +162,7 @@ def test_the_actors_gradient(head):
         critic=critic._replace(weights=(first,)),
         critic_target=constant(critic, 7.0, 7.0),
     )
-    after = jax.jit(ac.actor_step)(state, BATCH.obs, BATCH.goal)
+    after = compiled(ac.actor_step)(state, BATCH.obs, BATCH.goal)
     a = np.tanh(lean)
     out = 0.1 + w[0] @ a
     slope = 1 / (1 + np.exp(out)) if head == "sigmoid" else 1.0  # of log sigmoid, or of x
@@ -182,7 +183,7 @@ def test_the_actor_learns_from_the_goals_it_is_given():
     critic = critic._replace(weights=(first, np.ones_like(critic.weights[1])))
     state = state._replace(actor=constant(state.actor, 0.1, 0.0), critic=critic)
     goal = np.where(np.arange(8) < 3, 1.0, -1.0)[:, None] * np.ones((8, 2))
-    after = jax.jit(ac.actor_step)(state, jnp.zeros((8, 6)), goal)
+    after = compiled(ac.actor_step)(state, jnp.zeros((8, 6)), goal)
     slope = (3 * 1 + 5 * 0.01) / 8 * (1 - np.tanh(0.1) ** 2)
     found = after.actor_opt[0].mu.biases[-1] / ADAM_SHARE
     np.testing.assert_allclose(found, [-slope, 0], rtol=1e-4, atol=1e-7)
@@ -192,7 +193,7 @@ def learning(**settings):
     """One `learn` at update `i`."""
     ac = make(**settings)
 
-    @jax.jit
+    @compiled
     def step(state, i):
         def target(state, batch, goal, key):
             return ac.next_value(state, batch, goal, key)[0], {}
@@ -233,7 +234,7 @@ def test_critics_may_follow_at_a_rate_of_their_own():
     ac = make(critic_tau=0.003)
     before = agent_state(ac, ac.spec.norm)
     moved = before._replace(critic=jax.tree.map(lambda x: x + 1, before.critic))
-    after = jax.jit(ac.actor_step)(moved, BATCH.obs, BATCH.goal)
+    after = compiled(ac.actor_step)(moved, BATCH.obs, BATCH.goal)
     expected = jax.tree.map(lambda x: x + 0.003, before.critic)
     assert_close(after.critic_target, expected, atol=1e-5)
     expected = jax.tree.map(lambda b, o: 0.9 * b + 0.1 * o, before.actor, after.actor)
@@ -248,7 +249,7 @@ def test_each_net_has_its_rate_and_the_rates_fall():
     critic = critic._replace(weights=(put(critic.weights[0], (np.s_[:, -2], 1)),))
     state = state._replace(actor=constant(state.actor, 0.0, 0.0), critic=critic)
 
-    @jax.jit
+    @compiled
     def step(state):
         goals, far = Goals(BATCH.goal), fixed(1e6)
         learned = ac.critic_step(state, BATCH, goals, far, KEY)[0]
@@ -269,14 +270,14 @@ def test_normalised_critics_are_so_in_target_loss_and_actor():
 
     def after(normalised):
         ac = make(critic_norm=normalised, policy_delay=1)
+        start = agent_state(ac, SPEC.norm)
+        (first, last), biases = start.critic
+        biases = (np.zeros_like(biases[0]), biases[1])
 
-        @jax.jit
+        @compiled
         def run(scale):
-            state = ac.init(KEY)
-            first, last = state.critic.weights
-            biases = (jnp.zeros_like(state.critic.biases[0]), state.critic.biases[1])
-            critic = state.critic._replace(weights=(scale * first, last), biases=biases)
-            state = state._replace(critic=critic, critic_target=critic)
+            critic = start.critic._replace(weights=(scale * first, last), biases=biases)
+            state = start._replace(critic=critic, critic_target=critic)
             q, _ = ac.next_value(state, BATCH, BATCH.goal, KEY)
             goals = Goals(BATCH.goal)
             learned, metrics = ac.critic_step(state, BATCH, goals, lambda *_: (q, {}), KEY)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from small_tasks import KEY, filled, unit_norm, zeros
+from small_tasks import KEY, compiled, filled, unit_norm, zeros
 from uvd.agents import Spec, get_algorithm
 from uvd.agents.agent import DemoSteps
 from uvd.agents.bc import BCConfig, make_bc
@@ -33,7 +33,7 @@ def updating(agent):
     shapes = jax.eval_shape(agent.init, KEY)
     state = zeros(shapes)._replace(actor=filled(shapes.actor), norm=jax.tree.map(jnp.asarray, NORM))
     ring = init_ring(4, 3, 2, 0)
-    return jax.jit(lambda s: agent.update(s, ring, jax.random.key(1), jnp.asarray(0))), state
+    return compiled(lambda s: agent.update(s, ring, jax.random.key(1), jnp.asarray(0))), state
 
 
 def test_a_linear_actor_is_that_of_least_squares():
@@ -42,7 +42,7 @@ def test_a_linear_actor_is_that_of_least_squares():
     action = OBS @ weights + 0.01 + 0.01 * RNG.normal(size=(60, 2))
     agent, ring = make(action, hidden=(), batch=600), init_ring(4, 3, 2, 0)
 
-    @jax.jit
+    @compiled
     def learn(state):
         keys, steps = jax.random.split(jax.random.key(1), 2500), jnp.arange(2500)
         body = lambda s, xs: agent.update(s, ring, *xs)  # noqa: E731

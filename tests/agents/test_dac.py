@@ -10,6 +10,7 @@ import pytest
 from small_tasks import (
     KEY,
     agent_state,
+    compiled,
     constant,
     filled,
     make_batch,
@@ -41,7 +42,7 @@ def target_of(discriminator, net, state, batch):
     ac = ActorCritic(TD3, make_head("linear", 1.0, 0.0), spec)
     state, bound = agent_state(ac, NORM)._replace(**state), BOUND / (1 - TD3.gamma)
 
-    @jax.jit
+    @compiled
     def target(state, batch):
         return make_target(ac, bound, discriminator, net)(state, batch, batch.goal, KEY)
 
@@ -94,7 +95,7 @@ def one_step():
         discriminator=replace(JUDGE, discriminator_hidden=()),
     )
     agent = make_dac(config, spec_of(np.zeros((4, 2), np.float32)))
-    update = jax.jit(lambda *args: agent.update(*args, KEY, jnp.asarray(0)))
+    update = compiled(lambda *args: agent.update(*args, KEY, jnp.asarray(0)))
     return update, agent_state(agent, NORM)
 
 
@@ -116,6 +117,7 @@ def test_the_absorbing_state_is_learned_where_the_task_ends_episodes(one_step, t
     assert float(metrics["critic/reward"]) == pytest.approx(reward, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_dac_comes_to_act_as_the_expert():
     """Random actions are in the buffer; the expert's is half of the first number it observes."""
     rng, n = np.random.default_rng(0), 2000
@@ -128,14 +130,14 @@ def test_dac_comes_to_act_as_the_expert():
     ring = make_ring(rng.uniform(-1, 1, (n, 2, 2)), rng.uniform(-1, 1, (n, 1, 1)))
     agent = make_dac(config, spec)
 
-    @jax.jit
+    @compiled
     def learn(state):
         keys = jax.random.split(jax.random.key(1), 1000)
         steps = jnp.arange(len(keys))
         body = lambda s, x: (agent.update(s, ring, *x)[0], None)  # noqa: E731
         return jax.lax.scan(body, state, (keys, steps))[0]
 
-    policy = jax.tree.map(np.asarray, agent.policy(learn(agent_state(agent, NORM))))
+    policy = jax.tree.map(np.asarray, agent.policy(learn(agent.init(KEY))))
     action = act(policy, obs, np.zeros((200, 0), np.float32))
     assert np.mean(abs(action - 0.5 * obs[:, :1])) < 0.12
 

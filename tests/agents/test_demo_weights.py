@@ -2,12 +2,11 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from small_tasks import KEY
+from small_tasks import KEY, compiled
 from uvd.agents.demo_weights import demo_metrics, draw, log_mean, log_weights
 
 D = np.array([0.5, 1.0, 1.5, 0.01, 5.0])
@@ -29,7 +28,7 @@ def test_the_mean_of_what_underflows():
 
 def test_steps_are_drawn_by_weight():
     weight = jnp.array([1.0, 0.0, 3.0, 4.0])
-    index = jax.jit(lambda key: draw(key, weight, 40_000))(KEY)
+    index = compiled(lambda key: draw(key, weight, 40_000))(KEY)
     np.testing.assert_allclose(np.bincount(index, minlength=4) / 40_000, weight / 8, atol=0.01)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from small_tasks import KEY, demo_spec, filled, make_batch, put, unit_norm, zeros
+from small_tasks import KEY, compiled, demo_spec, filled, make_batch, put, unit_norm, zeros
 from uvd.agents import Spec
 from uvd.agents.agent import DemoSteps
 from uvd.agents.discriminator import DiscriminatorConfig, logits, make_discriminator
@@ -34,7 +34,7 @@ def trained(config, spec, draw_obs, steps, n=256):
     discriminator = make_discriminator(config, spec)
     batch, no_end = make_batch(n, spec), jnp.zeros(n)
 
-    @jax.jit
+    @compiled
     def fit(state):
         def body(state, key):
             key_draw, key_step = jax.random.split(key)
@@ -63,7 +63,7 @@ def test_the_absorbing_state_is_the_agents_as_often_as_its_episodes_end():
     discriminator = make_discriminator(replace(CONFIG, gradient_penalty=0.0), FOUR)
     state = filled(jax.eval_shape(discriminator.init, KEY))
     batch = make_batch(8, FOUR, obs=np.zeros((8, 2), np.float32))
-    step = jax.jit(lambda ends: discriminator.step(state, NORM, batch, ends, KEY))
+    step = compiled(lambda ends: discriminator.step(state, NORM, batch, ends, KEY))
     here = float(logits(state.net, jnp.zeros(3)))
     there = float(logits(state.net, discriminator.absorbing))
     for ends in (np.zeros(8), np.arange(8) < 2):
@@ -85,7 +85,7 @@ def test_a_step_goes_down_the_log_loss():
     state = filled(jax.eval_shape(discriminator.init, KEY))
     net = MLP((jnp.asarray(w[:, None], jnp.float32),), (jnp.array([b], jnp.float32),))
     opt = jax.tree.map(lambda x: 0 * x, state.net_opt)
-    step = jax.jit(lambda s: discriminator.step(s, NORM, batch, jnp.zeros(8), KEY))
+    step = compiled(lambda s: discriminator.step(s, NORM, batch, jnp.zeros(8), KEY))
     after, metrics = step(state._replace(net=net, net_opt=opt))
     expert, agent = np.array([1.0, 2.0, 0.0]), np.array([-1.0, 0.5, 0.0])
     on_expert, on_agent = w @ expert + b, w @ agent + b
@@ -112,7 +112,7 @@ def test_slopes_are_penalised_everywhere_between_expert_and_agent():
     first, last = state.net.weights
     net = state.net._replace(weights=(put(first, (0, 1)), last + 1.5))
     batch = make_batch(n, spec, obs=np.full((n, 2), [-1.0, 0.0], np.float32))
-    step = jax.jit(lambda s: discriminator.step(s, NORM, batch, jnp.zeros(n), KEY))
+    step = compiled(lambda s: discriminator.step(s, NORM, batch, jnp.zeros(n), KEY))
     _, metrics = step(state._replace(net=net))
     expected = 0.75 * (1.5 - 1) ** 2 + 0.25 * (0.015 - 1) ** 2
     assert float(metrics["discriminator/penalty"]) == pytest.approx(expected, abs=0.02)

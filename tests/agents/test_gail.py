@@ -11,6 +11,7 @@ from scipy.stats import norm as gaussian
 
 from small_tasks import (
     KEY,
+    compiled,
     differs,
     filled,
     insert_episodes,
@@ -99,7 +100,7 @@ def test_a_rollout_by_hand():
     )  # fmt: skip
     reward = jnp.array([2.0, 6, 4, 8])  # counts half, as 1 - gamma
     last = jnp.array([False, True, False, True])
-    rows = jax.jit(lambda s: make_rollout(config, s, batch, reward, last))(state)
+    rows = compiled(lambda s: make_rollout(config, s, batch, reward, last))(state)
     # Errors 1 + 2/2 - 1, 3 + 4/2 - 2, 2 + 1/2 - 3 and 4 - 1; a quarter of each next one is added.
     advantage = [1 + 3 / 4, 3, -0.5 + 3 / 4, 3]
     np.testing.assert_allclose(rows.advantage, advantage, rtol=1e-6)
@@ -114,7 +115,7 @@ def step():
         CONFIG, ratio_clip=0.2, entropy=0.1, actor_lr=0.01, critic_lr=0.02, max_grad=3.0
     )
     state = ppo_state(config)
-    return config, state, jax.jit(lambda state, rows: ppo_step(config, state, rows))
+    return config, state, compiled(lambda state, rows: ppo_step(config, state, rows))
 
 
 def two_rows(state, ratio, advantage=(1.0, -1.0)):
@@ -191,7 +192,7 @@ def test_every_epoch_reads_all_transitions_in_an_order_of_its_own():
         rng.normal(size=(n, 2)).astype(np.float32), np.zeros((n, 0), np.float32),
         np.zeros((n, 1), np.float32), np.zeros(n, np.float32), ret, ret,
     )  # fmt: skip
-    run = jax.jit(lambda rows: ppo_epochs(config, state, rows, KEY))
+    run = compiled(lambda rows: ppo_epochs(config, state, rows, KEY))
     after, metrics = run(rows)
     assert float(metrics["critic/target"]) == pytest.approx(ret.mean())
     assert int(after.actor_opt[1][0].count) == 3 * 3
@@ -200,7 +201,8 @@ def test_every_epoch_reads_all_transitions_in_an_order_of_its_own():
 
 def test_the_policy_starts_as_wide_as_is_set():
     spec = replace(SPEC, action_dim=3)
-    agent = make_gail(replace(CONFIG, start_std=0.3), spec)
+    judge = DiscriminatorConfig(discriminator_hidden=())
+    agent = make_gail(GAILConfig(judge, start_std=0.3, hidden=()), spec)
     policy = agent.policy(agent.init(KEY))
     np.testing.assert_allclose(np.exp(policy.log_std), [0.3, 0.3, 0.3], rtol=1e-6)
 
@@ -216,7 +218,7 @@ def test_the_newest_rows_come_in_the_order_they_were_played():
             success=np.zeros((count, 5), bool), reward=np.zeros((count, 5), np.float32),
         )  # fmt: skip
 
-    ring = jax.jit(insert_all)(insert_episodes(episodes(0, 4, 5), 30), episodes(4, 3, 3))
+    ring = compiled(insert_all)(insert_episodes(episodes(0, 4, 5), 30), episodes(4, 3, 3))
     row = cycle_rows(ring, 11)  # the last two of episode 3, then three episodes of three
     expected = [(3, 3), (3, 4)] + [(e, t) for e in (4, 5, 6) for t in range(3)]
     np.testing.assert_array_equal(ring.obs[row], expected)
@@ -239,13 +241,14 @@ def test_no_advantage_is_carried_from_one_episode_into_the_one_before():
     value = jax.tree.map(jnp.zeros_like, state.ppo.critic)
     state = state._replace(ppo=state.ppo._replace(critic=value))
     ring = make_ring(np.zeros((2, 4, 2)), np.zeros((2, 3, 1)), length=[3, 2], rows=20)
-    _, metrics = jax.jit(agent.update)(state, ring, jax.random.key(1), jnp.asarray(0))
+    _, metrics = compiled(agent.update)(state, ring, jax.random.key(1), jnp.asarray(0))
     assert float(metrics["critic/reward"]) == pytest.approx(np.log(2))
     # Steps with 2, 1, 0 and 1, 0 after them; a reward for ever would be worth log 2.
     expected = np.log(2) * np.mean([7 / 8, 3 / 4, 1 / 2, 3 / 4, 1 / 2])
     assert float(metrics["critic/target"]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_gail_comes_to_act_as_the_expert():
     """One step an episode, the expert's action half of the first number it observes."""
     judge = DiscriminatorConfig(
@@ -258,7 +261,7 @@ def test_gail_comes_to_act_as_the_expert():
     agent = make_gail(config, spec)
     empty = make_ring(np.zeros((n, 2, 2)), np.zeros((n, 1, 1)))
 
-    @jax.jit
+    @compiled
     def learn(state):
         def cycle(state, key):
             key_obs, key_act, key_learn = jax.random.split(key, 3)

@@ -10,7 +10,7 @@ import optax
 import pytest
 from scipy import stats
 
-from small_tasks import KEY, draw, filled, goal_spec, make_ring
+from small_tasks import KEY, compiled, draw, filled, goal_spec, make_ring
 from uvd.agents.goal_density import (
     SHORT_TERM,
     Context,
@@ -72,7 +72,7 @@ def density():
 def log_f(density):
     """log F of a random flow, by context, goal and time code."""
     flow = random_flow(density)
-    return jax.jit(lambda *args: density.log_prob(flow, SPEC.norm, *args))
+    return compiled(lambda *args: density.log_prob(flow, SPEC.norm, *args))
 
 
 def test_goals_are_relative_to_what_is_achieved_and_dead_dimensions_are_dropped(density, log_f):
@@ -86,7 +86,7 @@ def test_goals_are_relative_to_what_is_achieved_and_dead_dimensions_are_dropped(
     assert density.dim == 2
 
     flow = random_flow(density)
-    sample = jax.jit(lambda c: density.sample(flow, SPEC.norm, KEY, c, code + 2))
+    sample = compiled(lambda c: density.sample(flow, SPEC.norm, KEY, c, code + 2))
     drawn = sample(CONTEXT)
     np.testing.assert_array_equal(drawn[:, 1], CONTEXT.achieved[:, 1])
     assert abs(drawn - CONTEXT.achieved)[:, [0, 2]].min() > 1e-4
@@ -110,7 +110,7 @@ def test_noise_moves_goals_in_normalised_units():
     spec = goal_spec(goal_scale=(2.0, 1.0, 0.5))
     density, noise = make(spec), 0.3 * GOAL[:, :2]
     flow = random_flow(density)
-    log_f = jax.jit(lambda *args: density.log_prob(flow, spec.norm, CONTEXT, *args))
+    log_f = compiled(lambda *args: density.log_prob(flow, spec.norm, CONTEXT, *args))
     moved = GOAL + noise @ np.float32([[2, 0, 0], [0, 0, 0.5]])
     found = log_f(GOAL, SHORT_TERM, noise)
     np.testing.assert_allclose(found, log_f(moved, SHORT_TERM, 0.0), rtol=1e-4, atol=1e-4)
@@ -122,7 +122,7 @@ def test_the_pursued_goal_matters_from_the_second_step_on(horizon, reads):
     density = make(horizon=horizon)
     flow = random_flow(density)
 
-    @jax.jit
+    @compiled
     def difference(code):
         one, other = (
             density.log_prob(flow, SPEC.norm, CONTEXT._replace(intended=x), GOAL, code)
@@ -157,7 +157,7 @@ def test_units_of_the_goal_do_not_matter():
         )
         flow, code = random_flow(density, 0.7), jnp.full((N, 1), 2.0)
 
-        @jax.jit
+        @compiled
         def both(context, goal, norm, density=density, flow=flow, code=code):
             log_f = density.log_prob(flow, norm, context, goal)
             return density.scaled(log_f, STEP), density.sample(flow, norm, KEY, context, code)
@@ -176,7 +176,7 @@ def test_a_perfect_density_is_the_kernel(std, scale):
     density = make(spec, smoothing=std, density_scale=scale)
     flow = gaussian_flow(density, mean, std)
     goal = CONTEXT.achieved + 0.3 * GOAL
-    value = jax.jit(
+    value = compiled(
         lambda: density.scaled(density.log_prob(flow, spec.norm, CONTEXT, goal), STEP)
     )()
     gap = np.asarray(goal - CONTEXT.achieved)[:, [0, 2]] / [2.0, 0.5] - mean
@@ -262,7 +262,7 @@ def fit_samples(config, long_spans, after_spans, n=6000):
     density.optimiser = optax.sgd(n)  # the loss is a mean
     flow, ring = jnp.zeros((n, 3 + 2 + 1 + 1 + 1 + 1 + 1)), counting_ring(10)
     norm = goal_spec(goal_scale=(1.0,)).norm
-    fit = jax.jit(
+    fit = compiled(
         lambda key: density.fit(
             flow, density.optimiser.init(flow), norm, ring, key, STEP, n, long_spans, after_spans
         )[0]
@@ -320,7 +320,7 @@ def test_the_loss_of_the_fit_is_minus_the_mean_log_likelihood():
     ring = make_ring(np.zeros((1, 2, 3)), np.zeros((1, 1, 2)), [[[0.5], [1.7]]], [[0.0]])
     density = make(spec, smoothing=0.0, flow_lr=0.01)
     flow = jax.tree.map(jnp.zeros_like, random_flow(density))
-    fit = jax.jit(
+    fit = compiled(
         lambda flow, opt: density.fit(flow, opt, spec.norm, ring, KEY, STEP, 4, False, False)
     )
     after, opt, metrics = fit(flow, density.optimiser.init(flow))
@@ -340,7 +340,7 @@ def test_the_fit_is_regularised():
     flow = jax.tree.map(jnp.zeros_like, random_flow(density))
     first = flow[0]._replace(weights=(flow[0].weights[0] + 1.0, *flow[0].weights[1:]))
     flow = (first, *flow[1:])
-    fit = jax.jit(
+    fit = compiled(
         lambda flow, opt: density.fit(flow, opt, spec.norm, ring, KEY, STEP, 4, False, False)
     )
     after = fit(flow, density.optimiser.init(flow))[0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from small_tasks import KEY, filled, goal_spec, insert_episodes, make_ring
+from small_tasks import KEY, compiled, filled, goal_spec, insert_episodes, make_ring
 from uvd.agents import Spec
 from uvd.agents.goal_density import DensityConfig, GoalDensity, long_term
 from uvd.agents.goals import CHOICES, GoalsConfig, Source, choose_goals
@@ -55,7 +55,7 @@ def walk():
     config = DensityConfig(flow_hidden=(32,), bijectors=2, smoothing=0.2, flow_lr=1e-2)
     density = GoalDensity(config, spec, "adam", 0.98)
 
-    @jax.jit
+    @compiled
     def train(flow):
         def body(carry, i):
             key = jax.random.fold_in(jax.random.key(1), i)
@@ -77,7 +77,7 @@ def goals(walk):
     def choose(choice):
         share = 0.2 if choice == "density" else 0.0
         config = GoalsConfig(intended=share, intended_early=share)
-        return jax.jit(lambda key: choose_goals(choice, config, walk, key))(jax.random.key(5))
+        return compiled(lambda key: choose_goals(choice, config, walk, key))(jax.random.key(5))
 
     return {choice: choose(choice) for choice in UNBIASED}
 
@@ -188,7 +188,7 @@ def test_balanced_goals_are_unbiased_and_know_the_future():
     config = DensityConfig(smoothing=0.02, smoothing_long=SIGMA, smoothing_half=0, bijectors=2)
     density = ForkDensity(config, spec, "adam", 0.98)
     source = Source(density, (), spec.norm, ring, fetch(ring, 3 * np.arange(n)), STEP, 0.9)
-    choose = jax.jit(
+    choose = compiled(
         lambda key: choose_goals("balanced", GoalsConfig(intended=0, intended_early=0), source, key)
     )
     goals = jax.tree.map(np.asarray, choose(jax.random.key(1)))
@@ -233,7 +233,7 @@ def test_density_goals_are_drawn_for_all_offsets_alike():
     spec = goal_spec(goal_scale=(1.0,), varying=(0,))
     source = counting_source(200, TimeCodes(DensityConfig(bijectors=2), spec, "adam", 0.98))
     config = GoalsConfig(intended=0, intended_early=0)
-    goals = jax.jit(lambda key: choose_goals("density", config, source, key))(KEY)
+    goals = compiled(lambda key: choose_goals("density", config, source, key))(KEY)
     left = HORIZON - np.asarray(source.batch.achieved)[:, 0] % 100
     offset = np.exp(2 * (np.asarray(goals.goal)[:, 0] - 1)).round().astype(int)
     for n in range(1, HORIZON + 1):
@@ -251,7 +251,7 @@ def test_early_share_of_intended_goals():
         density = GoalDensity(DensityConfig(bijectors=2, smoothing_half=half), spec, "adam", 0.98)
         source = counting_source(1000, density)
 
-        @jax.jit
+        @compiled
         def share(step, source=source):
             goals = choose_goals("future", config, source._replace(step=step), KEY)
             return (goals.goal == -1).mean()

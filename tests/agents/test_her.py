@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from small_tasks import KEY, agent_state, insert_episodes, unit_norm
+from small_tasks import KEY, agent_state, compiled, insert_episodes, unit_norm
 from uvd.agents import Spec
 from uvd.agents.actor_critic import TD3Config
 from uvd.agents.her import STRATEGIES, HERConfig, hindsight_goals, make_her
@@ -57,7 +57,7 @@ def transitions():
 def batch(ring):
     """Every transition of the ring, many times."""
     number = np.repeat(int(ring.first) + np.arange(len(transitions())), TIMES)
-    return jax.jit(fetch)(ring, np.asarray(ring.order)[number % CAPACITY])
+    return compiled(fetch)(ring, np.asarray(ring.order)[number % CAPACITY])
 
 
 def test_the_ring_is_as_described(batch):
@@ -66,7 +66,7 @@ def test_the_ring_is_as_described(batch):
 
 def goals_of(ring, batch, **settings):
     """Altered goals of each transition, `[transition, time]`, and whether they are altered."""
-    draw = jax.jit(lambda key: hindsight_goals(HERConfig(**settings), ring, batch, key))
+    draw = compiled(lambda key: hindsight_goals(HERConfig(**settings), ring, batch, key))
     goals = np.asarray(draw(jax.random.key(1)))[:, 0].reshape(-1, TIMES)
     return goals, goals >= 0
 
@@ -119,7 +119,7 @@ def test_the_reward_is_the_transitions_own(ring):
     config = HERConfig(td3=TD3Config(hidden=(4,), batch=4000), strategy="future", k=4)
     agent = make_her(config, spec)
     state = agent_state(agent, spec.norm)
-    _, metrics = jax.jit(agent.update)(state, ring, KEY, jnp.asarray(1))
+    _, metrics = compiled(agent.update)(state, ring, KEY, jnp.asarray(1))
     successes = [0.8 / (LENGTHS[e] - t) for e, t in transitions()]
     assert float(metrics["critic/reward"]) == pytest.approx(np.mean(successes) - 1, abs=0.03)
 

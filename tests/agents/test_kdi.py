@@ -11,6 +11,7 @@ from scipy import stats
 from small_tasks import (
     KEY,
     agent_state,
+    compiled,
     constant,
     demo_spec,
     draw,
@@ -73,7 +74,7 @@ def test_of_very_many_steps_some_are_drawn_by_weight():
     n = 5 * MAX_STEPS
     rng = np.random.default_rng(0)
     d, f = rng.uniform(0.02, 1, n), rng.uniform(size=n)
-    weigh_all = jax.jit(lambda key: weigh(CONFIG, jnp.arange(n)[:, None], jnp.log(d), key))
+    weigh_all = compiled(lambda key: weigh(CONFIG, jnp.arange(n)[:, None], jnp.log(d), key))
     weighted = weigh_all(KEY)
     assert weighted.points.shape == (MAX_STEPS, 1)
     inverse = np.minimum(1 / d, 3.0 / d.mean())
@@ -86,7 +87,7 @@ def test_of_very_many_steps_some_are_drawn_by_weight():
     mean = (f[drawn] / np.exp(weighted.log_unit[:, 0])).mean()
     assert mean == pytest.approx((f * inverse).mean(), rel=0.05)
     np.testing.assert_allclose(np.exp(-weighted.log_unit), inverse.mean(), rtol=1e-4)
-    far = jax.jit(lambda: weigh(CONFIG, jnp.arange(n)[:, None], jnp.full(n, -1e3), KEY))()
+    far = compiled(lambda: weigh(CONFIG, jnp.arange(n)[:, None], jnp.full(n, -1e3), KEY))()
     np.testing.assert_allclose(far.log_unit, LOG_DENSITY_FLOOR)
 
 
@@ -102,7 +103,7 @@ def test_the_target_is_the_mean_ratio_and_the_value_that_follows(match):
     weighted = Weighted(kernels.demo_points, jnp.log(units)[:, None])
     none = jnp.zeros((N, 0))
 
-    @jax.jit
+    @compiled
     def target_of(state):
         return make_target(CONFIG, ac, kernels, jnp.asarray(WIDTH), weighted)(
             state, batch, none, KEY
@@ -133,7 +134,7 @@ def history():
     """States and metrics of six updates on noise."""
     config = replace(CONFIG, width_half=2, refresh=2)
     agent, ring = make_kdi(config, SPEC), random_ring(SPEC)
-    update = jax.jit(lambda state, i: agent.update(state, ring, jax.random.fold_in(KEY, i), i))
+    update = compiled(lambda state, i: agent.update(state, ring, jax.random.fold_in(KEY, i), i))
     state, states = agent_state(agent, SPEC.norm), []
     for step in range(6):
         state, metrics = update(state, step)
@@ -147,7 +148,7 @@ def test_kernels_narrow_and_d_is_taken_at_each_refresh(history):
     kernels = Kernels("pairs", SPEC)
     expected = np.maximum(WIDTH * 0.5 ** np.array([0, 0, 1, 1, 2, 2.0]), 0.2)
     np.testing.assert_allclose([float(s.width) for s, _ in states], expected, rtol=1e-5)
-    log_d = jax.jit(lambda width: kernels.log_d(width, SPEC.norm, ring, 9))
+    log_d = compiled(lambda width: kernels.log_d(width, SPEC.norm, ring, 9))
     for state, metrics in states:
         np.testing.assert_allclose(state.log_d, log_d(state.width), rtol=1e-4)
         assert all(np.isfinite(x).all() for x in metrics.values())
@@ -179,7 +180,7 @@ def test_the_score_is_the_likelihood_of_demonstrations_under_the_newest_cycle_al
         # The last cycle is near the demonstrations.
         obs[2, :4] = SPEC.demos.obs + 0.1 * obs[2, :4]
         action[2] = SPEC.demos.action + 0.1 * action[2]
-        score = jax.jit(agent.score)(state, make_ring(obs, action))
+        score = compiled(agent.score)(state, make_ring(obs, action))
         demo = pair_points(SPEC.demos.obs, SPEC.demos.action)
         d = gaussian(demo[:, None], pair_points(obs[2, :4], action[2]), width).mean(1)
         expected = np.log(d + np.exp(-3)).mean()

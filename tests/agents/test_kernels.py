@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from small_tasks import demo_spec, draw, make_batch, make_ring
+from small_tasks import compiled, demo_spec, draw, make_batch, make_ring
 from uvd.agents.kernels import Kernels, resolve_match, squared_distances
 from uvd.core.errors import UserError
 
@@ -47,7 +46,7 @@ def test_d_is_the_mean_of_gaussians_around_the_newest_steps(match):
     rng, kernels = np.random.default_rng(0), Kernels(match, SPEC)
     demo = points(SPEC, match, *SPEC.demos)
     obs, action = draw(rng, 3, 5, 3), draw(rng, 3, 4, 2)
-    log_d = jax.jit(lambda ring: kernels.log_d(WIDTH, SPEC.norm, ring, 9))
+    log_d = compiled(lambda ring: kernels.log_d(WIDTH, SPEC.norm, ring, 9))
     for episodes in (3, 1):  # more than the short replay buffer holds, and fewer
         ring = make_ring(obs[:episodes], action[:episodes], rows=15)
         steps = obs[:episodes, :-1], action[:episodes], obs[:episodes, 1:]
@@ -68,7 +67,7 @@ def test_f_is_a_gaussian_around_the_pair_the_change_or_the_state_that_follows(ma
     at = batch.next_obs if match == "states" else batch.obs
     centre = points(SPEC, match, at, batch.action, batch.next_obs)
     expected = gaussian(demo[:, None], centre, WIDTH)
-    log_f = jax.jit(lambda batch: kernels.log_f(WIDTH, SPEC.norm, batch, kernels.demo_points))
+    log_f = compiled(lambda batch: kernels.log_f(WIDTH, SPEC.norm, batch, kernels.demo_points))
     np.testing.assert_allclose(np.exp(log_f(batch)), expected, rtol=1e-3, atol=1e-6)
     assert expected.shape == (12, N)
 

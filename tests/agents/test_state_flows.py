@@ -10,7 +10,7 @@ import optax
 import pytest
 from scipy import stats
 
-from small_tasks import KEY, demo_spec, filled, make_batch, make_ring, unit_norm
+from small_tasks import KEY, compiled, demo_spec, filled, make_batch, make_ring, unit_norm
 from uvd.agents import Spec
 from uvd.agents.state_flows import FlowParams, StateFlowConfig, StateFlows
 from uvd.core.errors import UserError
@@ -51,8 +51,8 @@ def test_both_densities_by_numpy(average):
     root = 2 if average else 1
     assert flows.root == root
     norm = SPEC.norm
-    log_f = jax.jit(flows.log_f)(params.future, norm, BATCH.obs, BATCH.action, BATCH.next_obs)
-    log_d = jax.jit(flows.log_d)(params.state, norm, BATCH.obs)
+    log_f = compiled(flows.log_f)(params.future, norm, BATCH.obs, BATCH.action, BATCH.next_obs)
+    log_d = compiled(flows.log_d)(params.state, norm, BATCH.obs)
     future, state, batch = jax.tree.map(np.asarray, (params.future, params.state, BATCH))
     bound = -math.log(0.5 * math.sqrt(2 * math.pi)) * (1 if average else 2)
     cut = 0
@@ -70,7 +70,7 @@ def test_both_densities_by_numpy(average):
 
 def test_f_counts_as_no_more_than_its_bound():
     flows = make(smoothing=3.0)
-    log_f = jax.jit(flows.log_f)
+    log_f = compiled(flows.log_f)
     params = jax.tree.map(jnp.zeros_like, random_params(flows)).future
     found = log_f(params, SPEC.norm, BATCH.obs, BATCH.action, BATCH.obs)  # at its peak
     np.testing.assert_allclose(found, -math.log(3.0 * math.sqrt(2 * math.pi)), rtol=1e-5)
@@ -111,7 +111,7 @@ def test_densities_learn_from_the_newest_and_from_their_own_episodes(average, po
     flows = LinearFlows(config, spec, "adam", 0)
     flows.optimiser = optax.sgd(n)  # the loss is the sum of two means
     params, ring = FlowParams(jnp.zeros((2, n, 2 + 3 + 2))), counting_ring()
-    fit = jax.jit(
+    fit = compiled(
         lambda key: flows.fit(params, flows.optimiser.init(params), norm, ring, key, n, 0.8)
     )
     (nets,), _, _ = fit(jax.random.key(1))
@@ -152,7 +152,7 @@ def test_the_loss_of_the_fit_and_its_l2():
     first = params.nets[0]
     first = first._replace(weights=(first.weights[0] + 1, *first.weights[1:]))
     params = FlowParams((first, *params.nets[1:]))
-    fit = jax.jit(lambda params, opt: flows.fit(params, opt, norm, ring, KEY, 4, 0.9))
+    fit = compiled(lambda params, opt: flows.fit(params, opt, norm, ring, KEY, 4, 0.9))
     after, _, metrics = fit(params, flows.optimiser.init(params))
     change, place = (end - start) / 2, (start - 1) / 2
     likelihoods = [-0.5 * (x**2).sum() - 1.5 * np.log(2 * np.pi) for x in (change, place)]
@@ -177,7 +177,7 @@ def test_flows_of_a_linear_system():
     spec = Spec(2, 1, 0, lambda a, g: False, unit_norm(2, 0), (), varying_obs=(0, 1))
     flows = make(spec, flow_hidden=(32,), flow_lr=5e-3, smoothing=0.8, horizon=1, short=n)
 
-    @jax.jit
+    @compiled
     def fit(params):
         def body(carry, key):
             return flows.fit(*carry, spec.norm, ring, key, 256, 0.98)[:2], None
@@ -185,11 +185,11 @@ def test_flows_of_a_linear_system():
         carry = params, flows.optimiser.init(params)
         return jax.lax.scan(body, carry, jax.random.split(jax.random.key(1), 800))[0][0]
 
-    params = fit(flows.init(KEY))
+    params = fit(jax.tree.map(lambda x: 0.3 * x, random_params(flows)))
     test = rng.choice(n, 400, replace=False)
     x = [jnp.asarray(v[test], jnp.float32) for v in (s, action, after)]
-    log_f = 2 * jax.jit(flows.log_f)(params.future, spec.norm, *x)
-    log_d = 2 * jax.jit(flows.log_d)(params.state, spec.norm, x[0])
+    log_f = 2 * compiled(flows.log_f)(params.future, spec.norm, *x)
+    log_d = 2 * compiled(flows.log_d)(params.state, spec.norm, x[0])
 
     def gaussian(gap, variance):
         return -0.5 * (gap**2).sum(-1) / variance - np.log(2 * np.pi * variance)

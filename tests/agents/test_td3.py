@@ -10,6 +10,7 @@ import pytest
 from small_tasks import (
     KEY,
     agent_state,
+    compiled,
     constant,
     goal_spec,
     insert_episodes,
@@ -41,7 +42,7 @@ def targets(spec, q, batch):
     state = agent_state(ac, spec.norm)
     state = state._replace(critic_target=constant(state.critic, *q))
     goal = np.zeros((len(batch.row), spec.goal_dim), np.float32)
-    return jax.jit(sparse_target(ac, spec))(state, batch, goal, KEY)
+    return compiled(sparse_target(ac, spec))(state, batch, goal, KEY)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_a_tasks_own_rewards_are_neither_recomputed_nor_clipped():
 
 def test_a_critic_without_bound_is_needed_where_rewards_have_none():
     """The head's start value is a share of the bound of values: 1 where it is not known."""
-    settings = TD3Settings(td3=replace(CONFIG, critic_head="tanh", critic_start=-0.5))
+    settings = TD3Settings(td3=replace(CONFIG, critic_head="tanh", critic_start=-0.5, hidden=()))
     for spec, output in ((SPEC, np.arctanh(-0.5)), (replace(SPEC, has_rewards=True), -0.5)):
         state = make_td3(settings, spec).init(KEY)
         np.testing.assert_allclose(state.critic.biases[-1], output, rtol=1e-5)
@@ -103,13 +104,15 @@ def test_a_critic_of_positive_values_alone_is_refused():
 def trained(agent, spec, ring, updates):
     """The state after some updates."""
 
-    @jax.jit
+    @compiled
     def train(state):
         keys, steps = jax.random.split(KEY, updates), jnp.arange(updates)
         body = lambda s, xs: (agent.update(s, ring, *xs)[0], None)  # noqa: E731
         return jax.lax.scan(body, state, (keys, steps))[0]
 
-    return train(agent_state(agent, spec.norm))
+    state = agent_state(agent, spec.norm)
+    actor = jax.tree.map(lambda x: 0.1 * x, state.actor)
+    return train(state._replace(actor=actor, actor_target=actor))
 
 
 def test_td3_learns_the_value_of_rewards_without_goals():
@@ -124,7 +127,7 @@ def test_td3_learns_the_value_of_rewards_without_goals():
         success=np.zeros((n, 1), bool), reward=20 - 8 * (action[..., 0] - 0.5) ** 2,
     )  # fmt: skip
     agent = make_td3(TD3Settings(td3=replace(CONFIG, actor_start=500)), spec)
-    state = trained(agent, spec, insert_episodes(episodes), 1600)
+    state = trained(agent, spec, insert_episodes(episodes), 3000)
     at = np.array([[-0.5], [0.0], [0.5], [1.0]], np.float32)
     q = plain_twins(state.critic, state.norm, np.zeros((4, 1)), np.zeros((4, 0)), at)
     np.testing.assert_allclose(q, [[12, 18, 20, 18]] * 2, atol=1.0)
@@ -152,7 +155,7 @@ def chains():
 
 def test_values_of_known_chains():
     config = replace(CONFIG, critic_head="tanh", actor_start=10_000)
-    state = trained(make_td3(TD3Settings(td3=config), SPEC), SPEC, chains(), 600)
+    state = trained(make_td3(TD3Settings(td3=config), SPEC), SPEC, chains(), 800)
     cases = {  # (state, goal): value
         (0, 1.0): -1.0,
         (1, 1.0): 0.0,

@@ -11,6 +11,7 @@ import pytest
 from small_tasks import (
     KEY,
     agent_state,
+    compiled,
     constant,
     differs,
     filled,
@@ -89,7 +90,7 @@ def test_targets_read_the_density_at_the_right_place():
     near = jnp.where((jnp.arange(n) % 2 == 0)[:, None], batch.achieved, batch.next_achieved)
     goal = near + 0.3 * batch.goal
 
-    @jax.jit
+    @compiled
     def targets(goal):
         return {
             combine: make_target(
@@ -105,7 +106,7 @@ def test_targets_read_the_density_at_the_right_place():
     q = plain_twins(critic, state.norm, batch.next_obs, goal, action).min(0) * alive
 
     def value(obs, action, achieved):
-        log_f = jax.jit(density.log_prob)(
+        log_f = compiled(density.log_prob)(
             flow, state.norm, Context(obs, jnp.asarray(action), achieved, goal), goal
         )
         return np.minimum(np.exp(log_f) * 2 * np.pi * 0.3**2, 1)
@@ -146,7 +147,7 @@ def test_targets_stay_within_their_bound(combine, smoothing):
         n._replace(biases=(*n.biases[:-1], put(n.biases[-1], (np.s_[:2], -30)))) for n in zero
     )
 
-    @jax.jit
+    @compiled
     def targets(flow, slow):
         target_fn = make_target(config, ac, density, flow, jnp.asarray(0))
         return target_fn(state._replace(critic_target=slow), batch, goal, KEY)
@@ -170,7 +171,9 @@ def make_update(config, spec, ring):
     agent = make_uvd(config, spec)
     state = agent_state(agent, spec.norm)
     state = state._replace(flow_target=state.flow)
-    return jax.jit(lambda state, i: agent.update(state, ring, jax.random.fold_in(KEY, i), i)), state
+    return compiled(
+        lambda state, i: agent.update(state, ring, jax.random.fold_in(KEY, i), i)
+    ), state
 
 
 def test_the_delayed_density_is_a_hard_copy_in_the_unit_of_its_time():
@@ -186,7 +189,7 @@ def test_the_delayed_density_is_a_hard_copy_in_the_unit_of_its_time():
     exact = make_density(density, spec)
     ones = [jnp.zeros((1, n)) for n in (3, 2, 1)]
     context = Context(*ones, jnp.full((1, 1), 0.15))
-    log_prob = jax.jit(lambda flow: exact.log_prob(flow, spec.norm, context, context.intended)[0])
+    log_prob = compiled(lambda flow: exact.log_prob(flow, spec.norm, context, context.intended)[0])
     copies = []
     for step in range(7):
         before, (state, metrics) = state, update(state, step)
@@ -266,7 +269,7 @@ def test_values_of_a_known_chain(combine):
     )  # fmt: skip
     agent = make_uvd(config, spec)
 
-    @jax.jit
+    @compiled
     def train(state):
         steps = jnp.arange(1500)
         keys = jax.random.split(KEY, len(steps))

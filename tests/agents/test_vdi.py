@@ -12,6 +12,7 @@ import pytest
 from small_tasks import (
     KEY,
     agent_state,
+    compiled,
     constant,
     demo_spec,
     differs,
@@ -49,7 +50,7 @@ def target_of(config, spec=SPEC):
     head = make_head(config.td3.critic_head, bound, 0.0)
     ac = ActorCritic(config.td3, head, state_goals, actor_reads_goal=False)
 
-    @jax.jit
+    @compiled
     def target(td3, future, batch, goal):
         return make_target(config, ac, flows, future)(td3, batch, goal, KEY)
 
@@ -78,7 +79,7 @@ def test_the_target_is_that_of_algorithm_2(smoothed, head, average, smoothing):
     goal = batch.obs[::-1][:, np.array([0, 2])] * 0.5
     there = put(batch.obs, (np.s_[:, [0, 2]], goal))
     future = jax.tree.map(lambda x: 0.5 * x, state.future_target)
-    f = np.exp(jax.jit(flows.log_f)(future, SPEC.norm, batch.obs, batch.action, there))
+    f = np.exp(compiled(flows.log_f)(future, SPEC.norm, batch.obs, batch.action, there))
     assert f.max() <= bound * (1 + 1e-5)
     # Values about as large as F, so that either may be the larger.
     unit = 10 if head == "huber" else 1
@@ -116,7 +117,8 @@ def test_no_target_exceeds_its_bound():
 
 
 def test_critics_start_at_a_share_of_the_densitys_bound():
-    config = make(replace(TD3, critic_start=-0.025))
+    td3 = replace(TD3, critic_start=-0.025, hidden=(), actor_hidden=(3,))
+    config = make(td3, replace(DENSITY, flow_hidden=(), bijectors=1))
     flows = StateFlows(config.density, SPEC, "adam", 0)
     state = make_vdi(config, SPEC).init(KEY)
     # Small first weights: a fresh critic's value is its bias.
@@ -147,7 +149,7 @@ def learner():
         weight_bound=3.0, flow_delay=4, early_delay=2, early_updates=5, density_only=3,
     )  # fmt: skip
     agent = make_vdi(config, spec)
-    update = jax.jit(
+    update = compiled(
         lambda state, ring, i: agent.update(state, ring, jax.random.fold_in(KEY, i), i)
     )
     return config, spec, update, agent_state(agent, with_state_goals(spec).norm)
@@ -225,7 +227,7 @@ def test_schedules(learner):
     copied = states[5]
     assert not differs(copied.future_target, copied.flows.future)
     flows = StateFlows(config.density, spec, "adam", 0)
-    log_d = jax.jit(flows.log_d)(copied.flows.state, spec.norm, jnp.asarray(spec.demos.obs))
+    log_d = compiled(flows.log_d)(copied.flows.state, spec.norm, jnp.asarray(spec.demos.obs))
     np.testing.assert_allclose(copied.log_d, log_d, atol=1e-5)
     for step, metrics in enumerate(logged):
         assert all(np.isfinite(x).all() for x in metrics.values())

@@ -37,6 +37,9 @@ def test_first_bad_finds_the_earliest_update():
     assert first_bad({"a": loss, "b": other}, 100) == "b is not finite in update 103 of seed 1"
     assert first_bad({"a": loss}, 100) == "a is not finite in update 104 of seed 2"
     assert str(first_bad({"a": loss}, 100, 5)).endswith("of seed 7")
+    loss[0, 2, 1] = np.nan
+    loss[1, 0, 0] = np.nan
+    assert first_bad({"a": loss}, 100) == "a is not finite in update 101 of seed 2"
     assert first_bad({"a": np.zeros((2, 3, 4))}, 0) is None
     assert first_bad({"score": np.full((2, 3), np.nan)}, 0) is None, "it belongs to no update"
 
