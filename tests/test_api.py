@@ -4,14 +4,19 @@ The runs here end in their warm-up: their policies are as they began, which take
 """
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import gymnasium as gym
 import jax
 import numpy as np
 import pytest
 
 import uvd
-from uvd.api import Actor, file_name
+from uvd.actor import Actor
+from uvd.agents.td3 import TD3Settings
+from uvd.api import file_name
 from uvd.core.errors import UserError
 from uvd.core.policy import act
 from uvd.runs import Run
@@ -208,3 +213,62 @@ def test_fetch_is_trained_on_by_its_id(tmp_path, monkeypatch):
     assert record["obs"].shape == (1, 51, 10)
     assert not record["terminated"].any()
     assert 0 < abs(record["action"]).max() <= 1
+
+
+def test_settings_may_come_as_typed_groups(tmp_path):
+    run = uvd.RunSettings(seeds=2, steps=20, envs=2, eval_every=20, eval_episodes=2, workers=1)
+    rest = {name: value for name, value in WARM.items() if name not in vars(run)}
+    given = uvd.train("td3", LINE, run, out=tmp_path / "run", **rest, first_seed=3)
+    assert given.seeds == [3, 4]
+    assert given.plan.config.settings.td3.hidden == (8,)
+    whole = uvd.train("td3", LINE, TD3Settings(), run, out=tmp_path / "whole", quiet=True, seeds=1)
+    assert whole.plan.config.settings == TD3Settings()
+    assert whole.plan.run.seeds == 1  # what is named stands above its group
+
+
+def test_a_callback_sees_every_report_and_may_end_training(tmp_path):
+    seen = []
+    few = WARM | {"steps": 60}
+    whole = uvd.train("td3", LINE, out=tmp_path / "all", callback=seen.append, **few)
+    assert seen == whole.rows()
+    assert [row["step"] for row in seen] == [20, 40, 60]
+    ended = uvd.train(
+        "td3", LINE, out=tmp_path / "ended", callback=lambda row: row["step"] < 40, **few
+    )
+    assert ended.step == 40
+    gone_on = uvd.resume(tmp_path / "ended", quiet=True)  # to its 60 steps
+    jax.tree.map(np.testing.assert_array_equal, gone_on.state, whole.state)
+
+
+def test_a_policy_reads_what_goal_environments_return(line):
+    env = gym.make_vec("envs:Line-v0", num_envs=3, vectorization_mode="sync")
+    obs, _ = env.reset(seed=0)
+    action = line.policy()(obs)
+    assert action.shape == (3, 2)
+    np.testing.assert_array_equal(action, line.policy()(obs["observation"], obs["desired_goal"]))
+    np.testing.assert_array_equal(line.policy().predict(obs)[0], action)
+    env.step(action)
+    env.close()
+    with pytest.raises(UserError, match="the observation has no 'desired_goal'"):
+        line.policy()({"observation": OBS, "achieved_goal": GOAL})
+
+
+@pytest.mark.parametrize("name", ["line", "walk"])
+def test_an_exported_policy_acts_with_numpy_alone(name, request, tmp_path):
+    run = request.getfixturevalue(name)
+    actor = run.policy()
+    path = actor.export(tmp_path / "mine" / "policy_of_mine.py")
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(7, run.plan.task.obs_dim))
+    goals = (rng.normal(size=(7, run.plan.task.goal_dim)),) if run.plan.task.goal_dim else ()
+    np.savez(tmp_path / "inputs.npz", *(obs, *goals))
+    code = (
+        "import sys, numpy as np; from policy_of_mine import policy; f = np.load(sys.argv[1]);"
+        "np.save(sys.argv[2], policy(*[f[k] for k in f.files]));"
+        "assert not {'jax', 'uvd', 'gymnasium'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "inputs.npz", tmp_path / "out.npy"]
+    subprocess.run(command, cwd=path.parent, check=True, env={"PYTHONPATH": str(path.parent)})
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), actor(obs, *goals), atol=1e-6)
+    with pytest.raises(UserError, match="name a Python module"):
+        actor.export(tmp_path / "policy.npz")

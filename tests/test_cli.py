@@ -173,6 +173,9 @@ def test_a_run_that_exists(
     assert main(["plot", run, "-o", "other.png", "--metric", "eval/return"]) == 0
     assert capsys.readouterr().out.split() == ["curves.png", "other.png"]
     assert "a run of uvd" in refused(capsys, "plot", "density", run)
+    assert main(["export", run, "-o", "mine.py"]) == 0
+    assert capsys.readouterr().out == "mine.py\n"
+    assert "def policy(" in Path("mine.py").read_text()
 
 
 def test_help_needs_no_jax() -> None:

@@ -11,7 +11,8 @@ import uvd
 SOURCE = Path(uvd.__file__).parent
 # From the ground up. Rooms of one floor do not import each other.
 FLOORS = [
-    {"core"}, {"tasks"}, {"collect"}, {"demos", "runs"}, {"agents"}, {"settings"}, {"training"},
+    {"core"}, {"tasks"}, {"collect"}, {"demos", "runs"}, {"agents"}, {"settings"},
+    {"training", "actor"},
     {"api"}, {"recording"}, {"experiments"}, {"cli"},
 ]  # fmt: skip
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

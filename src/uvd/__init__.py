@@ -1,15 +1,28 @@
 """uvd: agents that reach what you show them, by a density of what they will achieve."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from uvd.actor import Actor
+    from uvd.api import Trained, evaluate, load, resume, train
+    from uvd.core.errors import UserError
+    from uvd.demos.select import DemoSettings
+    from uvd.settings import RunSettings
 
 __version__ = "0.2.0"
 
 _PUBLIC = {
-    **dict.fromkeys(("train", "resume", "load", "evaluate"), "uvd.api"),
+    **dict.fromkeys(("Trained", "evaluate", "load", "resume", "train"), "uvd.api"),
+    "Actor": "uvd.actor",
+    "DemoSettings": "uvd.demos.select",
+    "RunSettings": "uvd.settings",
     "UserError": "uvd.core.errors",
 }
-__all__ = ["UserError", "__version__", "evaluate", "load", "resume", "train"]
+__all__ = [
+    "Actor", "DemoSettings", "RunSettings", "Trained", "UserError", "__version__", "evaluate",
+    "load", "resume", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

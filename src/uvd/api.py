@@ -8,58 +8,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from uvd.actor import Actor
 from uvd.collect.device import rollouts
 from uvd.collect.exploration import Exploration
 from uvd.collect.worker import FRESH, Job
 from uvd.collect.workers import Policies, Workers
+from uvd.core.config import flatten
 from uvd.core.episode import Episode
 from uvd.core.errors import UserError
-from uvd.core.policy import Policy, act, greedy
 from uvd.runs import Run
 from uvd.settings import RunConfig, to_file
 from uvd.tasks.find import find_task, with_previous_action
-from uvd.tasks.goalenv import EnvTask, GoalTask
-from uvd.tasks.rewardenv import RewardTask
+from uvd.tasks.goalenv import EnvTask
 from uvd.tasks.task import Task
 from uvd.training.learner import LearnerState, best_policy, state_from_arrays
-from uvd.training.loop import plan_run, train_run
+from uvd.training.loop import Callback, plan_run, train_run
 from uvd.training.plan import Inputs, Plan, configure, make_plan
-
-
-class Actor:
-    """A trained policy: `actor(obs, goal)` gives the task's action, for one pair or a batch.
-
-    NumPy in, NumPy out. Without goals it is `actor(obs)`.
-    """
-
-    def __init__(self, policy: Policy, task: Task | EnvTask) -> None:
-        self.policy: Policy = jax.tree.map(np.asarray, greedy(policy))
-        self.task = task
-
-    def __call__(self, obs: Any, goal: Any = None) -> np.ndarray:
-        task, obs = self.task, np.asarray(obs, np.float32)
-        policy_obs_dim = task.obs_dim - task.privileged_dim
-        # The privileged numbers, which only critics read, may be left out.
-        if obs.shape[-1] not in (task.obs_dim, policy_obs_dim):
-            hint = ""
-            if isinstance(task, GoalTask) and not task.achieved_in_obs:
-                hint = ": the environment's and the achieved goal"
-            if isinstance(task, RewardTask) and task.previous_action:
-                hint = ": the environment's and the action before, by policy.task.unit_action"
-            raise UserError(
-                f"an observation of {task.id} is {task.obs_dim} numbers{hint}, not {obs.shape[-1]}"
-            )
-        if goal is None:
-            if task.goal_dim:
-                raise UserError(f"{task.id} has goals: act on (obs, goal)")
-            goal = np.zeros((*obs.shape[:-1], 0))
-        elif np.shape(goal)[-1:] != (task.goal_dim,):
-            expected = f"a goal of {task.id} is {task.goal_dim} numbers"
-            if not task.goal_dim:
-                expected = f"{task.id} has no goals: act on obs alone"
-            raise UserError(f"{expected}, not an array of shape {np.shape(goal)}")
-        action = act(self.policy, obs[..., :policy_obs_dim], np.asarray(goal, np.float32))
-        return task.env_action(action)
 
 
 @dataclass(frozen=True)
@@ -98,27 +62,36 @@ class Trained:
 def train(
     algorithm: str,
     task: str,
-    *,
+    *groups: Any,
     preset: str | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    callback: Callback | None = None,
     task_settings: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Trained:
     """Trains an algorithm on a task and returns the run.
 
-    Settings are those of the algorithm (`gamma`, `combine`, ...), of the run (`seeds`, `steps`,
+        uvd.train("uvd", "PointPush-v0", seeds=3, steps=100_000, gamma=0.97)
+
+    `settings` are those of the algorithm (`gamma`, `combine`, ...), of the run (`seeds`, `steps`,
     `envs`, `eval_every`, ...) and of the demonstrations (`demos`, `trajectories`, `every`, ...), by
-    name, beside those of the `preset` (if it is not given, what suits the task). `task_settings`
-    are the task's own, such as `{"noise": "paper"}`. `out` is the run's folder; if it is not given,
-    one in `runs/` named after algorithm and task.
+    name, beside those of the `preset` (if it is not given, what suits the task).
+    `groups` are whole groups of settings, as typed objects: `RunSettings(seeds=3)`,
+    `TD3Config(gamma=0.97)`; they replace the preset's.
+    `task_settings` are the task's own, such as `{"noise": "paper"}`.
+    `out` is the run's folder; if it is not given, one in `runs/` named after algorithm and task.
+    `callback` gets every report, a dictionary with `step` and a list over seeds for each metric; if
+    it returns False, training ends there and is saved.
     """
     out = free_folder(algorithm, task, out, overwrite)
+    for group in groups:
+        settings = {**flatten(group), **settings}
     if isinstance(demos := settings.get("demos"), Path):
         settings["demos"] = str(demos)
     config, inputs = configure(algorithm, task, preset, settings, task_settings)
-    return start(config, inputs, out, overwrite, quiet)
+    return start(config, inputs, out, overwrite, quiet, callback)
 
 
 def free_folder(algorithm: str, task: str, out: str | Path | None, overwrite: bool) -> Path:
@@ -129,7 +102,12 @@ def free_folder(algorithm: str, task: str, out: str | Path | None, overwrite: bo
 
 
 def start(
-    config: RunConfig, inputs: Inputs, out: Path, overwrite: bool = False, quiet: bool = False
+    config: RunConfig,
+    inputs: Inputs,
+    out: Path,
+    overwrite: bool = False,
+    quiet: bool = False,
+    callback: Callback | None = None,
 ) -> Trained:
     """Trains a new run of complete settings (`configure`) in the folder `out`."""
     plan = make_plan(config, inputs)
@@ -138,7 +116,7 @@ def start(
     except BaseException:
         plan.program.close()
         raise
-    return Trained(run, plan, *train_run(run, plan, quiet))
+    return Trained(run, plan, *train_run(run, plan, quiet, callback))
 
 
 def file_name(task: str) -> str:
@@ -146,7 +124,12 @@ def file_name(task: str) -> str:
     return task.replace("/", "-").replace(":", "-")
 
 
-def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> Trained:
+def resume(
+    path: str | Path,
+    steps: int | None = None,
+    quiet: bool = False,
+    callback: Callback | None = None,
+) -> Trained:
     """Goes on with a run from its newest good checkpoint, possibly to more steps."""
     run = Run.open(path)
     run.require_this_version()
@@ -159,7 +142,7 @@ def resume(path: str | Path, steps: int | None = None, quiet: bool = False) -> T
     plan = plan_run(run)
     if steps is not None:
         run.write_config()
-    return Trained(run, plan, *train_run(run, plan, quiet))
+    return Trained(run, plan, *train_run(run, plan, quiet, callback))
 
 
 def load(path: str | Path) -> Trained:

@@ -195,6 +195,20 @@ class Eval:
 
 
 @dataclass(frozen=True)
+class Export:
+    """A trained policy as one Python file that needs NumPy alone."""
+
+    run: Run
+    out: Annotated[Path, arg(aliases=["-o"], help="The file to write.")] = Path("policy.py")
+    seed: Seed = None
+
+    def __call__(self) -> None:
+        from uvd import api
+
+        print(api.load(self.run).policy(self.seed).export(self.out))
+
+
+@dataclass(frozen=True)
 class PlotDensity:
     """The learned F and Q over goals, from one state, beside what was reached."""
 
@@ -409,6 +423,7 @@ DEMOS = {"info": DemosInfo, "record": DemosRecord}
 COMMANDS = {
     "train": Group("An algorithm on a task, all seeds at once.", "algorithm", {"--resume": Resume}),
     "eval": Eval,
+    "export": Export,
     "plot": Plot,
     "demos": Group("What demonstrations hold; a run's policy as new ones.", "command", DEMOS),
     "list": List,

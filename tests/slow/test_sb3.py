@@ -3,6 +3,7 @@
 import gymnasium
 import pytest
 
+import uvd
 import uvd.tasks.gym  # noqa: F401  registers the tasks
 from uvd.tasks import TASKS
 
@@ -41,3 +42,14 @@ def test_her_of_stable_baselines_learns_to_reach():
     # A step not at the goal costs one and no way takes 20 steps; chance alone leaves nearly all
     # episodes at -50.
     assert sum(r > -40 for r in returns) >= 30
+
+
+def test_its_evaluate_policy_takes_a_policy_of_ours(tmp_path):
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.monitor import Monitor
+
+    trained = uvd.train("td3", "PointReach-v0", out=tmp_path / "run", steps=2_000, quiet=True)
+    env = Monitor(gymnasium.make("PointReach-v0"))
+    returns, lengths = evaluate_policy(trained.policy(), env, 5, return_episode_rewards=True)
+    assert len(returns) == 5
+    assert all(-length <= total <= 0 for total, length in zip(returns, lengths))

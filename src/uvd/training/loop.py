@@ -28,6 +28,9 @@ from uvd.training.learner import Learner, LearnerState, state_arrays, state_from
 from uvd.training.plan import Plan, make_plan, read_inputs
 from uvd.training.progress import RunProgress
 
+# Told of each report, the row of metrics.jsonl; training ends, and is saved, if it answers False.
+Callback = Callable[[dict[str, Any]], bool | None]
+
 
 def plan_run(run: Run) -> Plan:
     """The plan of a run's folder, with the demonstrations that it keeps."""
@@ -106,7 +109,9 @@ def _resume(
     return learner._replace(state=state), meta["cycle"], meta["seconds"]
 
 
-def train_run(run: Run, plan: Plan, quiet: bool = False) -> tuple[int, LearnerState]:
+def train_run(
+    run: Run, plan: Plan, quiet: bool = False, callback: Callback | None = None
+) -> tuple[int, LearnerState]:
     """Trains a run's folder to its end, from its newest checkpoint if there is one.
 
     Returns the number of steps and the state of all seeds.
@@ -117,14 +122,16 @@ def train_run(run: Run, plan: Plan, quiet: bool = False) -> tuple[int, LearnerSt
         if plan.spec.demos is not None and run.read_demos() is None:
             demos = plan.spec.demos._asdict()
             run.write_demos({name: x for name, x in demos.items() if x is not None})
-        return _train(run, plan, quiet)
+        return _train(run, plan, quiet, callback)
     except WorkersError as error:
         raise UserError(f"{error}; go on with: uvd train --resume {run.path}") from error
     finally:
         plan.program.close()
 
 
-def _train(run: Run, plan: Plan, quiet: bool) -> tuple[int, LearnerState]:
+def _train(
+    run: Run, plan: Plan, quiet: bool, callback: Callback | None
+) -> tuple[int, LearnerState]:
     program, log, schedule = plan.program, run.episodes(), plan.schedule
     name = f"{plan.config.algorithm} {plan.config.task}"
     total = schedule.total * schedule.steps
@@ -139,7 +146,7 @@ def _train(run: Run, plan: Plan, quiet: bool) -> tuple[int, LearnerState]:
         print(f"{name}: nothing is learned in {total:,} steps, warmup = {plan.collect.warmup:,}")
     begun = saved = time.monotonic()
     pending: list[dict[str, np.ndarray]] = []
-    step = cycle * schedule.steps
+    step, ended = cycle * schedule.steps, False
 
     def seconds() -> float:
         return before + time.monotonic() - begun
@@ -154,13 +161,15 @@ def _train(run: Run, plan: Plan, quiet: bool) -> tuple[int, LearnerState]:
         run.save(step, arrays, meta)
 
     def report() -> None:
-        nonlocal pending
+        nonlocal pending, ended
         scores = program.evaluate(learner.state, EVAL, plan.run.eval_episodes)
         result = {k: np.asarray(v).tolist() for k, v in scores.items()}
         updates = max(schedule.updates_before(cycle), 0)
         row = {"step": step, "updates": updates, "seconds": seconds(), **result}
-        run.report({**row, **(summarise(pending) if pending else {})})
+        row |= summarise(pending) if pending else {}
+        run.report(row)
         pending = []
+        ended = callback is not None and callback(row) is False
         progress.report(step, result)
 
     @contextmanager
@@ -177,7 +186,7 @@ def _train(run: Run, plan: Plan, quiet: bool) -> tuple[int, LearnerState]:
         reported = {row["step"] for row in run.rows()} | {0}
         if cycle % schedule.per_report == 0 and step not in reported:
             report()  # it is this evaluation that workers failed in
-        while cycle < schedule.total:
+        while cycle < schedule.total and not ended:
             learner, episodes, metrics = program.train(learner, jnp.asarray(cycle, jnp.int32))
             host = jax.tree.map(np.asarray, metrics)
             learned = max(schedule.warm - cycle, 0)  # cycles of the warm-up carry no losses
@@ -198,7 +207,7 @@ def _train(run: Run, plan: Plan, quiet: bool) -> tuple[int, LearnerState]:
             if cycle % schedule.per_report == 0:
                 report()
             progress.advance(step)
-            if cycle >= schedule.total:
+            if cycle >= schedule.total or ended:
                 save()
             elif stop_asked():
                 save()
