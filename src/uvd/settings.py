@@ -76,6 +76,7 @@ _WALKERS = ("HalfCheetah", "Humanoid")
 SUITED: dict[str, dict[str, str]] = {
     "td3": {"Fetch": "fetch", **dict.fromkeys(_WALKERS, "expert")},
     "her": {"Fetch": "fetch"},
+    "usher": {"Fetch": "fetch"},
     "uvd": {"FetchPushSparse": "fetch-precise", "Fetch": "fetch"},
     "vdi": {"HalfCheetah": "cheetah"},
     "kdi": {"Humanoid": "humanoid"},

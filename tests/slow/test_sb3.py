@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 
 import uvd
-import uvd.tasks.gym  # noqa: F401  registers the tasks
+import uvd.tasks.gym
 from uvd.tasks import TASKS
 
 pytestmark = pytest.mark.slow

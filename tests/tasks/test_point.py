@@ -150,10 +150,16 @@ def test_the_point_never_crosses_the_border():
 
 
 @pytest.mark.parametrize(
-    ("noise", "sigma"), [("none", 0.0), ("paper", 0.04 / (2 * math.e)), ("code", 0.245 / math.e)]
+    ("noise", "scale", "sigma"),
+    [
+        ("none", 1.0, 0.0),
+        ("paper", 1.0, 0.04 / (2 * math.e)),
+        ("code", 1.0, 0.245 / math.e),
+        ("code", 2.0, 0.49 / math.e),
+    ],
 )
-def test_slide_noise_acts_on_the_action(noise, sigma):
-    task, n = make_task("PointSlideNoise-v0", noise=noise), 20_000
+def test_slide_noise_acts_on_the_action(noise, scale, sigma):
+    task, n = make_task("PointSlideNoise-v0", noise=noise, noise_scale=scale), 20_000
     moves = jax.jit(jax.vmap(task.step, (None, None, 0)))
     state, action = world((-0.8, 0.0), puck=(-0.5, 0.0)), jnp.array([0.7, 0.0])
     velocity = moves(state, action, jax.random.split(KEY, n)).velocity

@@ -58,14 +58,19 @@ def sparse_target(ac: ActorCritic, spec: Spec) -> TargetFn:
     return target_fn
 
 
+def sparse_actor_critic(config: TD3Config, spec: Spec) -> ActorCritic:
+    """Actor and critics with a head that suits the task's rewards."""
+    bound, name = max(abs(value) for value in spec.value_range(config.gamma)), config.critic_head
+    if spec.has_rewards:  # no range of values comes with them, which a bounded head would need
+        bound, name = 1.0, "linear" if name == "tanh" else name
+    return ActorCritic(config, make_head(name, bound, config.critic_start), spec)
+
+
 def make_sparse(
     config: TD3Config, spec: Spec, draw: Callable[[Ring, jax.Array], tuple[Batch, jax.Array]]
 ) -> Agent:
     """TD3 on the task's rewards over batches and goals that `draw` provides (TD3 and HER)."""
-    bound, name = max(abs(value) for value in spec.value_range(config.gamma)), config.critic_head
-    if spec.has_rewards:  # no range of values comes with them, which a bounded head would need
-        bound, name = 1.0, "linear" if name == "tanh" else name
-    ac = ActorCritic(config, make_head(name, bound, config.critic_start), spec)
+    ac = sparse_actor_critic(config, spec)
     target_fn = sparse_target(ac, spec)
 
     def update(state: TD3State, ring: Ring, key: jax.Array, step: jax.Array):

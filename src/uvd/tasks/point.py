@@ -141,7 +141,9 @@ def point_push_sparse(radius: float = 0.01) -> Task:
     return _point_push("PointPushSparse-v0", about, radius)
 
 
-def _point_slide(name: str, about: str, radius: float, noise: str) -> Task:
+def _point_slide(
+    name: str, about: str, radius: float, noise: str, noise_scale: float = 1.0
+) -> Task:
     sigma = find_noise(noise)
     top_speed, response, contact, glide, border = 0.15, 0.4, 0.1, 0.9, -0.3
 
@@ -152,7 +154,7 @@ def _point_slide(name: str, about: str, radius: float, noise: str) -> Task:
         return _world(point, puck, _box(key_goal, (0.1, -0.4), (0.8, 0.4)))
 
     def step(s: World, action: jax.Array, key: jax.Array) -> World:
-        spread = sigma(action) if sigma else jnp.zeros(())
+        spread = noise_scale * sigma(action) if sigma else jnp.zeros(())
         noisy_action = jnp.clip(action + spread * jax.random.normal(key, (2,)), -1, 1)
         velocity = s.velocity + response * (top_speed * noisy_action - s.velocity)
         # The point cannot leave its side of the border; the puck can.
@@ -185,7 +187,8 @@ def point_slide(radius: float = 0.1) -> Task:
 
 
 @register("PointSlideNoise-v0")
-def point_slide_noise(radius: float = 0.1, noise: str = "code") -> Task:
-    """The same with noise that grows with the action (Figure 2d); `noise`: code, paper or none."""
+def point_slide_noise(radius: float = 0.1, noise: str = "code", noise_scale: float = 1.0) -> Task:
+    """The same with noise that grows with the action (Figure 2d), times `noise_scale`; `noise`:
+    code, paper or none."""
     about = "the same, noise grows with the action (Figure 2d)"
-    return _point_slide("PointSlideNoise-v0", about, radius, noise)
+    return _point_slide("PointSlideNoise-v0", about, radius, noise, noise_scale)
