@@ -3,7 +3,7 @@ PY ?= python3
 BIN := .venv/bin
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-slow check bench clean help
+.PHONY: demo test test-slow check bench tables docs clean help
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/'
@@ -35,6 +35,13 @@ check: .venv/dev ## format, lint, types, tests
 
 bench: .venv/base ## speed and memory, as ratios measured in one run
 	$(BIN)/python bench/update.py
+
+docs: .venv/dev ## the site: build/docs/index.html
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+
+tables: .venv/base ## the numbers in README and docs, from the files under results/
+	$(BIN)/python docs/tables.py
 
 clean:
 	rm -rf .venv demo build src/*.egg-info

@@ -7,7 +7,7 @@ demonstrated step under kernels of several widths, and the return. Printed for e
 objectives: the rank correlation with the return, the mean return of the twenty episodes with the
 highest objective, and the share of episodes whose objective is below that of the expert's other
 trajectories. An objective that is higher for slow gaits will find them, however well it is
-optimised (docs/experiments.md, fourteenth round).
+optimised (docs/archive/experiments.md, fourteenth round).
 """
 
 import argparse

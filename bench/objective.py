@@ -6,7 +6,7 @@ A kernel of the smoothing's width stands for F^(1/N), another trajectory of the 
 agent (six of one length are needed). Printed, as means over the demonstrated states: the value that
 the expert has by the sum and by the maximum, and that of staying in one state for ever: the best of
 the expert's, or the mean of the demonstrated ones. Where staying is worth as much as moving, VDI
-may hover (docs/experiments.md, ninth round).
+may hover (docs/archive/experiments.md, ninth round).
 """
 
 import argparse
