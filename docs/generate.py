@@ -78,7 +78,13 @@ def preset_table(algorithm: str) -> list[str]:
         sets = ", ".join(f"`{key} = {shown(value)}`" for key, value in given.items())
         lines.append(f"| `{name}` | {about} | {sets or '–'} |")
     if algorithm == "kdi":
-        lines += ["", "Defaults that differ by `match`:", "", "| compared | defaults |", "|---|---|"]
+        lines += [
+            "",
+            "Defaults that differ by `match`:",
+            "",
+            "| compared | defaults |",
+            "|---|---|",
+        ]
         for name, given in BY_MATCH.items():
             sets = ", ".join(f"`{key} = {shown(value)}`" for key, value in given.items())
             lines.append(f"| `{name}` | {sets or 'as below'} |")
