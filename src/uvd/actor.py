@@ -64,9 +64,8 @@ class Actor:
         if isinstance(obs, Mapping):
             obs, goal = self._split(obs)
         obs = np.asarray(obs, np.float32)
-        policy_obs_dim = task.obs_dim - task.privileged_dim
         # The privileged numbers, which only critics read, may be left out.
-        if obs.shape[-1] not in (task.obs_dim, policy_obs_dim):
+        if obs.shape[-1] not in (task.obs_dim, task.policy_obs_dim):
             hint = ""
             if isinstance(task, GoalTask) and not task.achieved_in_obs:
                 hint = ": the environment's and the achieved goal"
@@ -84,7 +83,7 @@ class Actor:
             if not task.goal_dim:
                 expected = f"{task.id} has no goals: act on obs alone"
             raise UserError(f"{expected}, not an array of shape {np.shape(goal)}")
-        action = act(self.policy, obs[..., :policy_obs_dim], np.asarray(goal, np.float32))
+        action = act(self.policy, obs[..., : task.policy_obs_dim], np.asarray(goal, np.float32))
         return task.env_action(action)
 
     def _split(self, obs: Mapping[str, Any]) -> tuple[np.ndarray, Any]:
@@ -125,7 +124,7 @@ class Actor:
             task=task.id,
             module=path.stem,
             example=", goal" if task.goal_dim else "",
-            obs_dim=task.obs_dim - task.privileged_dim,
+            obs_dim=task.policy_obs_dim,
             layers=len(net.weights),
             data=base64.b64encode(file.getvalue()).decode(),
         )

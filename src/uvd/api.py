@@ -181,9 +181,7 @@ def play(
         played_task = find_task(task)
         if config.demos.previous_action:
             played_task = with_previous_action(played_task)
-    sizes = [
-        (t.obs_dim - t.privileged_dim, t.action_dim, t.goal_dim) for t in (played_task, plan.task)
-    ]
+    sizes = [(t.policy_obs_dim, t.action_dim, t.goal_dim) for t in (played_task, plan.task)]
     if sizes[0] != sizes[1]:
         raise UserError(
             f"{task} has sizes (observation, action, goal) {sizes[0]}, the run's has {sizes[1]}"

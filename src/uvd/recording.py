@@ -92,7 +92,7 @@ def record(
     previous action.
     """
     played_task, played = play(trained, episodes, seed, task, RECORD)
-    obs_dim = played_task.obs_dim - played_task.privileged_dim
+    obs_dim = played_task.policy_obs_dim
     if trained.plan.config.demos.previous_action:
         obs_dim -= played_task.action_dim
     trajectories = [

@@ -56,5 +56,5 @@ def test_previous_action_of_an_environment():
     assert task is with_previous_action(plain)
     assert (plain.obs_dim, task.obs_dim) == (2, 3)
     obs, action = np.array([0.1, 0.2]), np.float32([0.5])
-    np.testing.assert_array_equal(plain.observation(obs, action), np.float32([0.1, 0.2]))
-    np.testing.assert_array_equal(task.observation(obs, action), np.float32([0.1, 0.2, 0.5]))
+    np.testing.assert_array_equal(plain.split(obs, action)[0], np.float32([0.1, 0.2]))
+    np.testing.assert_array_equal(task.split(obs, action)[0], np.float32([0.1, 0.2, 0.5]))

@@ -6,11 +6,11 @@ in an episode derives from (seed, purpose, number), so it does not matter which 
 
 import os
 import pickle
-import sys
 import threading
 import warnings
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -19,8 +19,7 @@ from uvd.collect.exploration import Exploration, explore
 from uvd.core.episode import Episode
 from uvd.core.errors import one_line
 from uvd.core.policy import Policy, act
-from uvd.tasks.goalenv import EnvTask, GoalTask, is_success, make_env
-from uvd.tasks.rewardenv import RewardTask
+from uvd.tasks.goalenv import EnvTask, is_success, make_env
 
 TRAIN, EVAL, FRESH, PROBE, RECORD = range(5)  # what an episode is played for
 
@@ -42,21 +41,6 @@ def randomness(job: Job) -> tuple[int, np.random.Generator]:
     return int(start.generate_state(1)[0] >> 1), np.random.default_rng(steps)
 
 
-_NO_GOAL = np.zeros(0, np.float32)
-
-
-def split_observation(
-    task: EnvTask, raw: Any, last_action: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Observation, achieved goal and desired goal of what an environment returned."""
-    if isinstance(task, RewardTask):
-        return task.observation(raw, last_action), _NO_GOAL, _NO_GOAL
-    obs, achieved, goal = (
-        np.array(raw[key], np.float32) for key in ("observation", "achieved_goal", "desired_goal")
-    )
-    return obs, achieved, goal
-
-
 def behave(
     task: EnvTask, policy: Policy | None, how: Exploration, rng: np.random.Generator,
     obs: np.ndarray, goal: np.ndarray, last: np.ndarray, is_random: bool,
@@ -64,8 +48,7 @@ def behave(
     """A Gaussian policy draws its action; any other explores, and so does none at all."""
     if policy is None:
         return explore(how, rng, np.zeros_like(last), last, is_random)
-    # Only critics read the privileged numbers at the end.
-    action = act(policy, obs[: task.obs_dim - task.privileged_dim], goal)
+    action = act(policy, obs[: task.policy_obs_dim], goal)
     if policy.log_std is None:
         return explore(how, rng, action, last, is_random)
     noise = rng.standard_normal(action.shape, np.float32)
@@ -76,52 +59,34 @@ def play(task: EnvTask, env: gym.Env, policy: Policy | None, job: Job) -> Episod
     """Plays one episode; without a policy, exploration alone acts."""
     start, rng = randomness(job)
     raw, _ = env.reset(seed=start)
-    obs: list[np.ndarray] = []
-    achieved: list[np.ndarray] = []
-    actions: list[np.ndarray] = []
-    desired: list[np.ndarray] = []
-    reported: list[bool] = []
-    rewards: list[float] = []
-    action = clipped_action = np.zeros(task.action_dim, np.float32)
+    action = np.zeros(task.action_dim, np.float32)
+    rows = [task.split(raw, action)]  # observation, achieved goal, desired goal
+    goal = rows[0][2]
+    steps: list[tuple[np.ndarray, float, bool | None]] = []  # action, reward, success
     is_random = terminated = truncated = False
-    unbounded = job.how.store_unclipped or (policy is not None and policy.log_std is not None)
-
-    def append_observation() -> None:
-        for rows, x in zip(
-            (obs, achieved, desired), split_observation(task, raw, clipped_action), strict=True
-        ):
-            rows.append(x)
-
-    append_observation()
-    goal = desired[0]
-    while not (terminated or truncated or len(actions) == (job.max_steps or task.horizon)):
-        action, is_random = behave(task, policy, job.how, rng, obs[-1], goal, action, is_random)
-        clipped_action = np.clip(action, -1, 1) if unbounded else action
+    while not (terminated or truncated or len(steps) == (job.max_steps or task.horizon)):
+        action, is_random = behave(task, policy, job.how, rng, rows[-1][0], goal, action, is_random)
+        clipped_action = np.minimum(np.maximum(action, -1), 1)
         # A copy: some environments write into the action that they are given.
         raw, reward, terminated, truncated, info = env.step(task.env_action(clipped_action).copy())
-        actions.append(action)
-        rewards.append(0.0 if task.goal_dim else float(reward))
-        success = is_success(info)
-        reported += [] if success is None else [success]
-        append_observation()
-    if (np.array(desired) != goal).any():
+        steps.append((action, 0.0 if task.goal_dim else float(reward), is_success(info)))
+        rows.append(task.split(raw, clipped_action))
+    obs, achieved, desired = (np.array(x) for x in zip(*rows))
+    actions, rewards, reported = zip(*steps)
+    if (desired != goal).any():
         raise ValueError("the desired goal changed within an episode")
-    if not all(np.isfinite(x).all() for x in (np.array(obs), np.array(achieved), goal)):
+    if not all(np.isfinite(x).all() for x in (obs, achieved, goal)):
         raise ValueError("an observation or a goal is not finite")
     if not np.isfinite(rewards).all():
         raise ValueError("a reward is not finite")
-    all_achieved, successes = np.array(achieved), np.zeros(len(actions), bool)
-    if isinstance(task, GoalTask):
-        complete = np.array(reported, bool) if len(reported) == len(actions) else None
-        successes = task.episode_success(all_achieved, goal, complete)
     return Episode(
-        obs=np.array(obs),
+        obs=obs,
         action=np.array(actions),
-        achieved=all_achieved,
+        achieved=achieved,
         goal=goal,
         length=np.int32(len(actions)),
         terminated=np.bool_(terminated),
-        success=successes,
+        success=task.episode_success(achieved, goal, None if None in reported else reported),
         reward=np.array(rewards, np.float32),
     )
 
@@ -133,31 +98,32 @@ def _exit_with_parent() -> None:
 
 
 def main(fd: int) -> None:
-    """Answers jobs from the connection `fd` until it is closed."""
+    """Answers jobs from the connection `fd` until it is closed.
+
+    An answer is an episode (None when it is ready to play), or what went wrong.
+    """
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     warnings.simplefilter("ignore")  # the parent made the same environment and showed them
     connection = Connection(fd)
     policies: dict[int, Policy] = {}
     current = -1
-    try:
+    with suppress(EOFError, ConnectionError):
         task: EnvTask = pickle.loads(connection.recv_bytes())
         try:
             env = make_env(task)
-            connection.send(("ready", None))
         except Exception as error:
-            connection.send(("error", one_line(error)))
+            connection.send(one_line(error))
             return
+        connection.send(None)
         while True:
             version, policy, job = connection.recv()
             if version != current:
                 current, policies = version, {}
             if policy is not None:
                 policies[job.policy] = pickle.loads(policy)
-            answer: tuple[str, Episode | str]
+            answer: Episode | str
             try:
-                answer = ("played", play(task, env, policies.get(job.policy), job))
+                answer = play(task, env, policies.get(job.policy), job)
             except Exception as error:
-                answer = ("error", one_line(error))
+                answer = one_line(error)
             connection.send(answer)
-    except (EOFError, ConnectionError):
-        sys.exit(0)

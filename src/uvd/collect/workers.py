@@ -1,8 +1,7 @@
 """Experience from Gymnasium environments: processes that play whole episodes, an environment each.
 
 A process that dies or hangs is replaced and its episode played again, which changes nothing: an
-episode depends on its job alone. The learner's process keeps only this module's loop, which hands
-out jobs and takes episodes; it holds no simulator.
+episode depends on its job alone. The learner's process has a thread for each, which only waits.
 """
 
 import os
@@ -12,13 +11,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
+from queue import LifoQueue
 from typing import Any
 
 from uvd.collect.worker import Job
@@ -47,9 +45,14 @@ class Policies:
 
 
 class _Worker:
-    """A process and what it is doing."""
+    """A process, started when it is needed and again after `close`."""
 
-    def __init__(self, task: bytes) -> None:
+    process: subprocess.Popen | None = None
+
+    def __init__(self, task: bytes, seconds: float) -> None:
+        self.task, self.seconds = task, seconds
+
+    def start(self) -> None:
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
@@ -61,54 +64,60 @@ class _Worker:
         )  # fmt: skip
         theirs.close()
         self.connection = Connection(ours.detach())
-        self.job: int | None = None
-        self.ready = False
         self.version = -1
         self.holds: set[int] = set()  # whose policies of that version it has
-        self.deadline = 0.0
-        with suppress(ConnectionError):
-            self.connection.send_bytes(task)
+        self.connection.send_bytes(self.task)
+        self._answer()
 
-    def give(self, index: int, job: Job, policies: Policies) -> None:
+    def play(self, job: Job, policies: Policies) -> Episode:
         if self.version != policies.version:
             self.version, self.holds = policies.version, set()
         new = bool(policies.packed) and job.policy not in self.holds
         self.connection.send((policies.version, policies.packed[job.policy] if new else None, job))
         self.holds.add(job.policy)
-        self.job = index
+        return self._answer()
+
+    def _answer(self) -> Any:
+        if not self.connection.poll(self.seconds):
+            raise TimeoutError
+        answer = self.connection.recv()
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer
 
     def close(self) -> str:
         """Ends the process; says how it ended, if it did so by itself."""
+        if self.process is None:
+            return ""
+        process, self.process = self.process, None
         self.connection.close()
-        code = self.process.poll()
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        code = process.poll()
+        process.kill()
+        process.communicate()
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").split("\n")
         self.errors.close()
         last = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
-        return ", ".join(
-            [f"exit code {code}"] * (code is not None) + [f"last line: {last}"] * bool(last)
-        )
+        ended = [f"exit code {code}"] * (code is not None) + [f"last line: {last}"] * bool(last)
+        return f" ({', '.join(ended)})" if ended else ""
 
 
 class Workers:
     """Processes that play episodes of one task. They start when needed and again after `close`."""
 
     def __init__(self, task: EnvTask, number: int = 0, seconds: float = 300.0) -> None:
-        self.task = task
-        self.number = number or cores()
-        self.seconds = seconds
         try:
-            self._packed = pickle.dumps(task)
+            packed = pickle.dumps(task)
         except Exception as error:
             raise UserError(
                 f"{task.id} cannot be sent to worker processes ({one_line(error)}): "
                 "register it with an entry point 'module:Class'"
             ) from error
-        self._workers: list[_Worker] = []
+        self.task, self.seconds = task, seconds
+        self._workers = [_Worker(packed, seconds) for _ in range(number or cores())]
+        self._free: LifoQueue[_Worker] = LifoQueue()  # one that runs already comes first
+        for worker in self._workers:
+            self._free.put(worker)
         self._lock = threading.Lock()
         self._thread: ThreadPoolExecutor | None = None
         self._closing = False
@@ -120,94 +129,56 @@ class Workers:
 
     def play(self, jobs: Sequence[Job], policies: Policies) -> list[Episode]:
         """The episodes of these jobs, in their order."""
-        with self._lock:
+        with self._lock, ThreadPoolExecutor(len(self._workers)) as threads:
+            self._closing = False
+            episodes = [threads.submit(self._play, job, policies) for job in jobs]
             try:
-                return self._play(jobs, policies)
+                return [episode.result() for episode in episodes]
             except BaseException:
-                # Who still plays would give his answer to the next question.
-                for worker in [w for w in self._workers if w.job is not None]:
-                    self._drop(worker)
+                threads.shutdown(wait=False, cancel_futures=True)
+                self._kill()
                 raise
 
     def close(self) -> None:
         """Ends all processes, also those that another thread waits for."""
-        self._closing = True
-        for worker in list(self._workers):
-            with suppress(OSError):
-                worker.process.kill()
+        self._kill()
         if self._thread:
             self._thread.shutdown(cancel_futures=True)
             self._thread = None
-        for worker in list(self._workers):
-            self._drop(worker)
-        self._closing = False
+        for worker in self._workers:
+            worker.close()
 
-    def _play(self, jobs: Sequence[Job], policies: Policies) -> list[Episode]:
-        done: dict[int, Episode] = {}
-        todo = deque(range(len(jobs)))
-        deaths: Counter[int | None] = Counter()
+    def _kill(self) -> None:
+        self._closing = True
+        for worker in self._workers:
+            if process := worker.process:
+                process.kill()
 
-        def when(index: int | None) -> str:
-            if index is None:
-                return "while starting"
-            return f"in episode {jobs[index].number} of seed {jobs[index].seed}"
-
-        def lost(worker: _Worker, why: str) -> None:
-            if why == "died":
-                with suppress(subprocess.TimeoutExpired):
-                    worker.process.wait(1)
-            how = self._drop(worker)
-            deaths[worker.job] += 1
-            if deaths[worker.job] == DEATHS:
-                ended = f" ({how})" if how else ""
-                raise WorkersError(
-                    f"{self.task.id}: {DEATHS} workers {why} {when(worker.job)}{ended}"
-                )
-            if worker.job is not None:
-                todo.appendleft(worker.job)
-
-        while len(done) < len(jobs):
-            if self._closing:
-                raise WorkersError(f"{self.task.id}: the workers were closed")
-            free = sum(w.job is None for w in self._workers)
-            for _ in range(min(self.number - len(self._workers), len(todo) - free)):
-                self._workers.append(_Worker(self._packed))
-                self._workers[-1].deadline = time.monotonic() + self.seconds
-            for worker in [w for w in self._workers if w.ready and w.job is None]:
-                if todo:
-                    index = worker.job = todo.popleft()
-                    worker.deadline = time.monotonic() + self.seconds
-                    try:
-                        worker.give(index, jobs[index], policies)
-                    except OSError:
-                        lost(worker, "died")
-            busy = [w for w in self._workers if w.job is not None or not w.ready]
-            first = min((w.deadline for w in busy), default=0.0)
-            ready = wait([w.connection for w in busy], max(first - time.monotonic(), 0))
-            for worker in busy:
-                if worker.connection in ready:
-                    try:
-                        kind, content = worker.connection.recv()
-                    except (EOFError, OSError):
-                        lost(worker, "died")
-                        continue
-                    if kind == "error":
-                        self._drop(worker)
-                        raise WorkersError(f"{self.task.id} failed {when(worker.job)}: {content}")
-                    if kind == "ready":
-                        worker.ready = True
-                    else:
-                        done[worker.job] = content  # type: ignore[index]
-                        worker.job = None
-                elif time.monotonic() > worker.deadline:
-                    lost(worker, f"hung for {self.seconds:g} s")
-        return [done[i] for i in range(len(jobs))]
-
-    def _drop(self, worker: _Worker) -> str:
-        if worker in self._workers:
-            self._workers.remove(worker)
-            return worker.close()
-        return ""
+    def _play(self, job: Job, policies: Policies) -> Episode:
+        worker = self._free.get()
+        try:
+            for _ in range(DEATHS):
+                if self._closing:
+                    raise WorkersError(f"{self.task.id}: the workers were closed")
+                when, why = "while starting", "died"
+                try:
+                    if worker.process is None:
+                        worker.start()
+                    when = f"in episode {job.number} of seed {job.seed}"
+                    return worker.play(job, policies)
+                except RuntimeError as error:
+                    worker.close()
+                    raise WorkersError(f"{self.task.id} failed {when}: {error}") from None
+                except TimeoutError:
+                    why = f"hung for {self.seconds:g} s"
+                except (EOFError, ConnectionError):
+                    assert worker.process
+                    with suppress(subprocess.TimeoutExpired):
+                        worker.process.wait(1)
+                ended = worker.close()
+            raise WorkersError(f"{self.task.id}: {DEATHS} workers {why} {when}{ended}")
+        finally:
+            self._free.put(worker)
 
 
 def cores() -> int:

@@ -132,7 +132,7 @@ def env_scene(
         for _ in range(task.horizon - step):
             taken = np.clip(action, -1, 1)
             raw, _, terminated, truncated, _ = env.step(task.env_action(taken))
-            obs, achieved, goal = worker.split_observation(task, raw, taken)
+            obs, achieved, goal = task.split(raw, taken)
             path.append(achieved)
             if terminated or truncated:
                 break

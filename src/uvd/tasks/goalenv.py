@@ -6,6 +6,8 @@ for any pair of goals, one or a batch. An environment that breaks it is refused 
 training starts. No JAX here: worker processes import this.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -37,7 +39,7 @@ class Reward(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EnvTask:
+class EnvTask(ABC):
     """An environment that was examined and accepted, with or without goals."""
 
     id: str
@@ -54,6 +56,11 @@ class EnvTask:
         """The number of an action's components."""
         return len(self.low)
 
+    @property
+    def policy_obs_dim(self) -> int:
+        """How many numbers of an observation the policy reads: the first ones."""
+        return self.obs_dim - self.privileged_dim
+
     @cached_property
     def _has_unit_actions(self) -> bool:
         return bool((self.low == -1).all() and (self.high == 1).all())
@@ -69,6 +76,20 @@ class EnvTask:
         """The action in [-1, 1] for one of the environment's own, or a batch of them."""
         scaled = 2 * (action - self.low) / (self.high - self.low) - 1
         return np.clip(scaled, -1, 1).astype(np.float32)
+
+    @abstractmethod
+    def split(self, raw: Any, previous_action: np.ndarray) -> Sequence[np.ndarray]:
+        """Observation, achieved goal and desired goal of what the environment returned."""
+
+    @abstractmethod
+    def episode_success(
+        self, achieved: np.ndarray, goal: np.ndarray, reported: Sequence[bool] | None
+    ) -> np.ndarray:
+        """Success after each of an episode's L steps, bool [L].
+
+        `achieved` is [L + 1, goal], `goal` the desired one, `reported` is the
+        environment's own word after each step, if it has one.
+        """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,14 +112,14 @@ class GoalTask(EnvTask):
             )
         return batch_reward(reward_env(self), achieved, goal) > (rule.low + rule.high) / 2
 
-    def episode_success(
-        self, achieved: np.ndarray, goal: np.ndarray, reported: np.ndarray | None
-    ) -> np.ndarray:
-        """Success after each of an episode's L steps, bool [L].
+    def split(self, raw: Any, previous_action: np.ndarray) -> Sequence[np.ndarray]:
+        """The three arrays that the convention names."""
+        return [np.array(raw[key], np.float32) for key in KEYS]
 
-        It is what the environment `reported` [L]; without reports (None) it follows from the
-        rewards for `achieved` [L + 1, goal] and the desired `goal` [goal].
-        """
+    def episode_success(
+        self, achieved: np.ndarray, goal: np.ndarray, reported: Sequence[bool] | None
+    ) -> np.ndarray:
+        """What the environment reported; where it did not, what follows from its rewards."""
         success = self.success(achieved[1:], goal) if reported is None else reported
         return np.asarray(success, bool)
 

@@ -5,7 +5,9 @@ episode may end before it. What does not fit is refused in one line before train
 here: worker processes import this.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +16,8 @@ from uvd.core.config import require
 from uvd.core.errors import refused
 from uvd.tasks.goalenv import EnvTask, examine_frame, random_steps, vector_space
 
+_NO_GOAL = np.zeros(0, np.float32)
+
 
 @dataclass(frozen=True, eq=False)
 class RewardTask(EnvTask):
@@ -21,10 +25,17 @@ class RewardTask(EnvTask):
 
     previous_action: bool = False  # observations end with the previous action; `obs_dim` counts it
 
-    def observation(self, obs: np.ndarray, previous_action: np.ndarray) -> np.ndarray:
-        """The task's observation, from the environment's and the previous action in [-1, 1]."""
-        obs = np.array(obs, np.float32)
-        return np.concatenate([obs, previous_action]) if self.previous_action else obs
+    def split(self, raw: Any, previous_action: np.ndarray) -> Sequence[np.ndarray]:
+        """The task's observation, and no goals."""
+        obs = np.array(raw, np.float32)
+        obs = np.concatenate([obs, previous_action]) if self.previous_action else obs
+        return obs, _NO_GOAL, _NO_GOAL
+
+    def episode_success(
+        self, achieved: np.ndarray, goal: np.ndarray, reported: Sequence[bool] | None
+    ) -> np.ndarray:
+        """None: there is nothing to reach."""
+        return np.zeros(len(achieved) - 1, bool)
 
 
 def examine_rewards(name: str, env: gym.Env) -> RewardTask:

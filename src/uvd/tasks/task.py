@@ -41,6 +41,11 @@ class Task(NamedTuple):
     reward: Callable[[State, jax.Array, State], jax.Array] | None = None  # (state, action, next)
     privileged_dim: int = 0  # numbers at an observation's end that only critics read
 
+    @property
+    def policy_obs_dim(self) -> int:
+        """How many numbers of an observation the policy reads: the first ones."""
+        return self.obs_dim - self.privileged_dim
+
     def success(self, achieved: Array, goal: Array) -> Array:
         """Whether `achieved` is `goal`, for single goals and batches, NumPy or JAX."""
         return ((achieved - goal) ** 2).sum(-1) <= self.radius**2
