@@ -189,7 +189,10 @@ def test_help_needs_no_jax() -> None:
 
 def test_help_of_commands(capsys: pytest.CaptureFixture) -> None:
     for args, parts in (
-        ([], ["{train,eval,export,plot,demos,list,reproduce,demo}", "Gymnasium environment"]),
+        (
+            [],
+            ["{train,eval,export,plot,report,demos,list,reproduce,demo}", "Gymnasium environment"],
+        ),
         (["train"], ["her", "hindsight goals (HER)", "--resume"]),
         (["reproduce"], ["mini", "figure2", "figure3", "imitation"]),
         (["plot", "--help"], ["RUNS", "-o PATH, --out PATH", "density"]),

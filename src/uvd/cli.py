@@ -248,6 +248,22 @@ class Plot:
 
 
 @dataclass(frozen=True)
+class Report:
+    """A page of runs that opens without a network: scores, learning curves, seeds, commands."""
+
+    folders: Positional[tuple[Path, ...]]  # Folders of runs, or runs.
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("report.html")  # The page to write.
+
+    def __call__(self) -> None:
+        from uvd.experiments.report import write_report
+
+        require(bool(self.folders), "uvd report needs at least one folder of runs")
+        for note in write_report(self.folders, self.out):
+            print(f"uvd: {note}", file=sys.stderr)
+        print(self.out)
+
+
+@dataclass(frozen=True)
 class DemosInfo:
     """What demonstrations hold: a local Minari dataset, GAIL's HDF5 layout, .npz files, or what is
     shipped (`uvd list` names it)."""
@@ -425,6 +441,7 @@ COMMANDS = {
     "eval": Eval,
     "export": Export,
     "plot": Plot,
+    "report": Report,
     "demos": Group("What demonstrations hold; a run's policy as new ones.", "command", DEMOS),
     "list": List,
     "reproduce": Group("The figures, and the same in miniature.", "experiment", EXPERIMENTS),

@@ -59,17 +59,21 @@ def test_steps_are_logarithms_where_runs_are_of_very_different_lengths():
     axes = figure.subplots(2)
     style = {name: curves.Style("black", "-") for name in ("short", "long")}
     for ax, end in zip(axes, (2900, 3000)):
-        pair = {name: (np.array([100, n]), np.ones((2, 2))) for name, n in zip(style, (300, end))}
+        pair = {
+            name: curves.Curve(np.array([100, n]), np.ones((2, 2)), np.zeros(2))
+            for name, n in zip(style, (300, end))
+        }
         curves.draw_panel(ax, "task", pair, style)
     assert [ax.get_xscale() for ax in axes] == ["linear", "log"]
     assert axes[0].get_title() == "task, 2 seeds"
 
 
 def test_a_curve_has_a_row_a_seed(runs):
-    steps, values = curves.read_curve(Run.open(runs["td3"]), "eval/success_final")
+    steps, values, seconds = curves.read_curve(Run.open(runs["td3"]), "eval/success_final")
     assert steps.tolist() == [100, 200, 300]
+    assert seconds.tolist() == [1.0] * 3
     np.testing.assert_allclose(values, [[0.5] * 3, [1 / 3, 2 / 3, 1.0]])
-    _, values = curves.read_curve(Run.open(runs["td3"]), "eval/success_ever")
+    _, values, _ = curves.read_curve(Run.open(runs["td3"]), "eval/success_ever")
     assert np.isnan(values[1]).all()
 
 

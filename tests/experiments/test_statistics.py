@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from scipy.stats import trim_mean
@@ -68,3 +70,72 @@ def test_the_same_scores_give_the_same_interval():
 def test_scores_of_another_shape_are_refused(scores):
     with pytest.raises(ValueError, match="seeds"):
         statistics.interval(scores)
+
+
+def every_resample(scores):
+    """All resamples of `[tasks, seeds]`, within each task: `[n, tasks, seeds]`."""
+    rows = [list(itertools.product(row, repeat=len(row))) for row in scores]
+    return np.array(list(itertools.product(*rows)))
+
+
+SCORES = np.array([[0.1, 0.5, 0.7], [0.3, 0.35, 0.9]])  # all 729 resamples are soon counted
+
+
+def ends_of(all_values):
+    """A little inside and outside the exact quantiles: between them lie those of the bootstrap."""
+    inner, outer = np.quantile(all_values, [[0.02, 0.97], [0.03, 0.98]], axis=0)
+    return inner - 1e-9, outer + 1e-9
+
+
+def test_the_bootstrap_is_stratified():
+    got = statistics.interval(SCORES, 50_000)
+    exact = trim_mean(every_resample(SCORES).reshape(-1, 6), 0.25, axis=1)
+    (low, high), (above, top) = ends_of(exact)
+    assert low <= got.low <= above
+    assert high <= got.high <= top
+    assert got.value == pytest.approx((0.3 + 0.35 + 0.5 + 0.7) / 4)
+
+
+def test_improvement_counts_all_pairs():
+    theirs = np.array([[0.5, 0.5, 0.1], [0.2, 0.9, 0.95]])
+
+    def share(ours, theirs):
+        pairs = [(x > y) + 0.5 * (x == y) for a, b in zip(ours, theirs) for x in a for y in b]
+        return sum(pairs) / len(pairs)
+
+    got = statistics.improvement(SCORES, theirs, 50_000)
+    assert got.value == pytest.approx(share(SCORES, theirs))
+    assert statistics.improvement(theirs, SCORES).value == pytest.approx(1 - got.value)
+    mine, others = every_resample(SCORES[:1]), every_resample(theirs[:1])
+    exact = [share(a, b) for a in mine for b in others]
+    (low, high), (above, top) = ends_of(exact)
+    got = statistics.improvement(SCORES[0], theirs[0], 50_000)
+    assert low <= got.low <= above
+    assert high <= got.high <= top
+    assert statistics.improvement([1.0, 2.0], [0.0]) == (1.0, 1.0, 1.0)
+
+
+def test_a_profile_is_the_share_of_runs_above():
+    at = [0.0, 0.35, 0.6, 0.9]
+    got = statistics.profile(SCORES, at, 50_000)
+    np.testing.assert_allclose(got.value, [np.mean(x < SCORES) for x in at])
+    resamples = every_resample(SCORES)
+    exact = np.array([(resamples > x).mean((1, 2)) for x in at]).T
+    (low, high), (above, top) = ends_of(exact)
+    assert np.all((low <= got.low) & (got.low <= above))
+    assert np.all((high <= got.high) & (got.high <= top))
+
+
+def test_time_to_threshold_is_the_first_report_that_reaches_it():
+    values = [[0.1, 0.5, 0.4, 0.9], [0.6, 0.1, 0.1, 0.1], [0.1, 0.2, 0.3, np.nan]]
+    times = statistics.time_to_threshold([10, 20, 30, 40], values, 0.5)
+    assert times.tolist() == [20, 10, np.inf]
+    # Half never reach it: the mean of the middle two is infinite, and so is the upper end.
+    got = statistics.interval([10, 20, np.inf, np.inf])
+    assert got.value == got.high == np.inf
+    assert got.low >= 10
+    assert statistics.interval([10, 20, 30, np.inf]).value == 25
+
+
+def test_a_number_that_is_not_finite_is_not_averaged_away():
+    assert np.isnan(statistics.iqm([0.1, 0.2, 0.3, np.nan]))

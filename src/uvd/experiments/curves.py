@@ -11,9 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from uvd.api import file_name
-from uvd.core.errors import UserError, nearest, refused
+from uvd.core.errors import UserError, refused
 from uvd.demos.memory import Demos
 from uvd.experiments import statistics
+from uvd.experiments.pools import Curve, label_runs, pool, read_curve, task_name
 from uvd.runs import Run
 
 # Okabe and Ito's palette, which colour-blind readers tell apart. An algorithm keeps its colours in
@@ -21,6 +22,7 @@ from uvd.runs import Run
 COLORS: dict[str, tuple[str, ...]] = {
     "td3": ("#777777", "#aaaaaa", "#444444", "#c4c4c4"),
     "her": ("#e69f00", "#d55e00", "#cc79a7", "#8c6d1f"),
+    "usher": ("#7b8e1c", "#b5c45a", "#4b570f", "#98a06e"),
     "uvd": ("#0072b2", "#56b4e9", "#003f66", "#5e7fa8"),
     "vdi": ("#009e73", "#66c2a5", "#00523b", "#8fb8a8"),
     "kdi": ("#d63f94", "#7a1f52", "#eb9fc8", "#a0527f"),
@@ -40,14 +42,6 @@ AXIS_NAMES = {
     "eval/success_ever": "success at any step",
     "eval/return": "return",
 }
-Curve = tuple[np.ndarray, np.ndarray]  # steps, and values [seeds, reports]
-
-
-def task_name(run: Run) -> str:
-    """A run's task, with those of its settings that are not its defaults."""
-    settings = run.config.get("task_settings", {})
-    changed = ", ".join(f"{name} {value}" for name, value in settings.items())
-    return run.config["task"] + (f" ({changed})" if changed else "")
 
 
 def method_name(run: Run) -> str:
@@ -59,11 +53,10 @@ class Names(NamedTuple):
     """What figures call runs."""
 
     panel: Callable[[Run], str] = task_name  # runs of one name share a panel
-    label: Callable[[Run], str] = method_name  # unique within a panel
+    label: Callable[[Run], str] = method_name  # runs of one label in a panel share a curve
 
 
 BY_METHOD = Names()
-BY_FOLDER = Names(label=lambda run: str(run.path))
 
 
 class Style(NamedTuple):
@@ -91,20 +84,6 @@ def _reports(run: Run, metric: str) -> bool:
     return any(isinstance(row.get(metric), list) for row in run.rows())
 
 
-def read_curve(run: Run, metric: str) -> Curve:
-    """The reports that have the metric."""
-    rows = run.rows()
-    if not rows:
-        raise UserError(f"{run.path} has no reports yet; go on with: uvd train --resume {run.path}")
-    having = [row for row in rows if isinstance(row.get(metric), list)]
-    if not having:
-        known = {name for row in rows for name, value in row.items() if isinstance(value, list)}
-        raise nearest(metric, known, f"metric of {run.path}")
-    # A value that was not finite is None in the file and NaN here.
-    values = np.array([row[metric] for row in having], float).T
-    return np.array([row["step"] for row in having]), values
-
-
 def main_metric(runs: Sequence[Path]) -> str:
     """What to draw of runs if nothing is asked for: the return where none of them has goals."""
     rewarded = [_reports(Run.open(path), "eval/return") for path in runs]
@@ -120,19 +99,23 @@ def draw_curves(
     runs: Sequence[Path],
     out: Path,
     *metrics: str,
-    names: Names = BY_FOLDER,
+    names: Names | None = None,
     columns: int = 3,
 ) -> None:
     """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands.
 
-    Of several metrics each has a row of panels; those that no run reports are left out.
+    Of several metrics each has a row of panels; those that no run reports are left out. Without
+    names, runs that differ only in their seeds share a curve.
     """
-    opened, alone = [Run.open(path) for path in runs], len(metrics) < 2
+    opened, alone = [Run.open(path) for path in dict.fromkeys(runs)], len(metrics) < 2
     metrics = metrics or ("eval/success_final",)
     metrics = tuple(m for m in metrics if alone or any(_reports(run, m) for run in opened))
     opened = [run for run in opened if alone or any(_reports(run, m) for m in metrics)]
     if not opened:
         raise UserError("there are no runs to draw")
+    if names is None:
+        labels = label_runs(opened)
+        names = Names(label=lambda run: labels[run.path])
     styles = label_styles({names.label(run): run.config["algorithm"] for run in opened})
     titles = list(dict.fromkeys(map(names.panel, opened)))
     panels = [(metric, title) for metric in metrics for title in titles]
@@ -143,7 +126,10 @@ def draw_curves(
     for place, (ax, (metric, title)) in enumerate(zip(axes.flat, panels)):
         here = [run for run in opened if names.panel(run) == title]
         here = [run for run in here if alone or _reports(run, metric)]
-        curves = {names.label(run): read_curve(run, metric) for run in here}
+        labelled: dict[str, list[Curve]] = {}
+        for run in here:
+            labelled.setdefault(names.label(run), []).append(read_curve(run, metric))
+        curves = {label: pool(own) for label, own in labelled.items()}
         draw_panel(ax, title if place < columns or alone else "", curves, styles)
         if metric.startswith("eval/success"):
             ax.set(ylim=(-0.02, 1.02))
@@ -165,12 +151,12 @@ def draw_panel(
         ax.set(title=title, xticks=[], yticks=[])
         ax.text(0.5, 0.5, "not reported", transform=ax.transAxes, ha="center", color="0.5")
         return
-    for label, (steps, values) in curves.items():
+    for label, (steps, values, _) in curves.items():
         middle, low, high = statistics.curve(values)
         color, dashes = styles[label]
         ax.fill_between(steps / 1000, low, high, color=color, alpha=0.18, lw=0)
         ax.plot(steps / 1000, middle, dashes, color=color, lw=1.8)
-    ends, seeds = zip(*((steps[-1], len(values)) for steps, values in curves.values()))
+    ends, seeds = zip(*((steps[-1], len(values)) for steps, values, _ in curves.values()))
     ax.set_xlabel("environment steps, thousands")
     if max(ends) >= LOG_RATIO * min(ends):  # short runs are to be seen, too
         ax.set_xscale("log")

@@ -6,11 +6,12 @@ task's among themselves (Agarwal et al. 2021, "Deep RL at the edge of the statis
 With fewer than about ten seeds such intervals are somewhat too narrow: 4 seeds can only resample 4.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import cdist
+from scipy.stats import trim_mean
 
 RESAMPLES = 5000
 LEVEL = 0.95
@@ -26,9 +27,7 @@ class Interval(NamedTuple):
 
 def iqm(scores: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
     """Mean of what is left without the lowest and the highest quarter (whole runs only)."""
-    ordered = np.sort(np.asarray(scores, float), axis)
-    n = ordered.shape[axis]
-    return np.take(ordered, range(n // 4, n - n // 4), axis).mean(axis)
+    return trim_mean(np.asarray(scores, float), 0.25, axis)
 
 
 def _resampled(scores: NDArray[np.float64], rng: np.random.Generator, n: int) -> NDArray:
@@ -36,6 +35,12 @@ def _resampled(scores: NDArray[np.float64], rng: np.random.Generator, n: int) ->
     tasks, seeds = scores.shape
     pick = rng.integers(seeds, size=(n, tasks, seeds))
     return iqm(np.take_along_axis(scores[None], pick, 2).reshape(n, -1))
+
+
+def _weights(scores: NDArray[np.float64], rng: np.random.Generator, n: int) -> NDArray:
+    """The same resamples as weights of the seeds, `[n, tasks, seeds]`: they sum to 1."""
+    tasks, seeds = scores.shape
+    return rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=(n, tasks)) / (seeds * tasks)
 
 
 def _table(scores: ArrayLike) -> NDArray[np.float64]:
@@ -47,7 +52,9 @@ def _table(scores: ArrayLike) -> NDArray[np.float64]:
 
 def _between(value: ArrayLike, resampled: NDArray[np.float64]) -> Interval:
     tail = (1 - LEVEL) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
+    # Between two infinities there is nothing to interpolate.
+    method: Any = "inverted_cdf" if np.isinf(resampled).any() else "linear"
+    low, high = np.quantile(resampled, [tail, 1 - tail], axis=0, method=method)
     return Interval(*(x if np.ndim(x) else float(x) for x in (np.asarray(value), low, high)))
 
 
@@ -64,6 +71,37 @@ def difference(
     a, b, rng = _table(ours), _table(theirs), np.random.default_rng(seed)
     gaps = _resampled(a, rng, resamples) - _resampled(b, rng, resamples)
     return _between(iqm(a.ravel()) - iqm(b.ravel()), gaps)
+
+
+def improvement(
+    ours: ArrayLike, theirs: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """Probability that a run of ours scores above one of theirs on a task, mean over the tasks.
+
+    Over all pairs of runs; equal scores count half.
+    """
+    a, b, rng = _table(ours), _table(theirs), np.random.default_rng(seed)
+    above = a[:, :, None] > b[:, None, :]
+    wins = above + 0.5 * (a[:, :, None] == b[:, None, :])
+    of_a, of_b = _weights(a, rng, resamples), _weights(b, rng, resamples) * len(b)
+    shares = np.einsum("rtj,rtj->r", np.einsum("rti,tij->rtj", of_a, wins), of_b)
+    return _between(wins.mean(), shares)
+
+
+def profile(
+    scores: ArrayLike, thresholds: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """Performance profile: the share of runs that score above each threshold, mean over tasks."""
+    table, rng = _table(scores), np.random.default_rng(seed)
+    above = (table[..., None] > np.asarray(thresholds, float)).astype(float)
+    shares = np.einsum("rts,tsk->rk", _weights(table, rng, resamples), above)
+    return _between(above.mean((0, 1)), shares)
+
+
+def time_to_threshold(times: ArrayLike, values: ArrayLike, threshold: float) -> NDArray[np.float64]:
+    """When each row of `[seeds, reports]` reaches the threshold; infinity where it never does."""
+    reached = np.asarray(values, float) >= threshold
+    return np.where(reached.any(1), np.asarray(times, float)[reached.argmax(1)], np.inf)
 
 
 def curve(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Interval:

@@ -1,0 +1,160 @@
+"""Runs that differ only in their seeds, taken together; what such a method is called, and the
+command that repeats it."""
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from uvd import __version__
+from uvd.core.config import flatten
+from uvd.core.errors import UserError, nearest
+from uvd.demos.select import DemoSettings
+from uvd.runs import Run
+from uvd.settings import RunSettings, build, suited, to_file
+
+# Settings that change neither what is learned nor how it is scored.
+NEUTRAL = ("seeds", "first_seed", "eval_every", "workers", "save_seconds", "episode_seconds")
+
+
+class Curve(NamedTuple):
+    """A metric over a run."""
+
+    steps: np.ndarray
+    values: np.ndarray  # [seeds, reports]
+    seconds: np.ndarray
+
+
+def read_curve(run: Run, metric: str) -> Curve:
+    """The reports that have the metric."""
+    rows = run.rows()
+    if not rows:
+        raise UserError(f"{run.path} has no reports yet; go on with: uvd train --resume {run.path}")
+    having = [row for row in rows if isinstance(row.get(metric), list)]
+    if not having:
+        known = {name for row in rows for name, value in row.items() if isinstance(value, list)}
+        raise nearest(metric, known, f"metric of {run.path}")
+    # A value that was not finite is None in the file and NaN here.
+    values = np.array([row[metric] for row in having], float).T
+    steps, seconds = (np.array([row[name] for row in having]) for name in ("step", "seconds"))
+    return Curve(steps, values, seconds)
+
+
+def pool(curves: Sequence[Curve]) -> Curve:
+    """All seeds of some runs over their common range, at the reports of the run with the fewest."""
+    steps = min((curve.steps for curve in curves), key=len)
+    first, last = (f(c.steps[end] for c in curves) for f, end in ((max, 0), (min, -1)))
+    steps = steps[(first <= steps) & (steps <= last)]
+    values = [np.interp(steps, c.steps, seed) for c in curves for seed in c.values]
+    seconds = np.mean([np.interp(steps, c.steps, c.seconds) for c in curves], 0)
+    return Curve(steps, np.array(values), seconds)
+
+
+def task_name(run: Run) -> str:
+    """A run's task, with those of its settings that are not its defaults."""
+    settings = run.config.get("task_settings", {})
+    changed = ", ".join(f"{name} {value}" for name, value in settings.items())
+    return run.config["task"] + (f" ({changed})" if changed else "")
+
+
+def seeds_of(run: Run) -> range:
+    """A run's seeds."""
+    first = run.config["run"].get("first_seed", 0)
+    return range(first, first + run.config["run"]["seeds"])
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything but the task and the seeds that a run's result depends on, by flat names."""
+    flat = {**config["run"], **config["settings"], **config.get("demos", {})}
+    if digest := flat.pop("sha256", ""):  # files of one name may hold different demonstrations
+        flat["demos"] = f"{Path(flat['demos']).name} ({digest[:6]})"
+    flat["uvd"] = ".".join(config.get("uvd_version", __version__).split(".")[:2])
+    return {name: value for name, value in flat.items() if name not in NEUTRAL}
+
+
+def usual(algorithm: str, task: str, preset: str | None = None) -> dict[str, Any]:
+    """The same of a run to which no settings are given; empty if this version does not know it."""
+    try:
+        config = build(algorithm, task, preset)
+    except UserError:
+        return {}
+    demos = {name: x for name, x in asdict(DemoSettings()).items() if x is not None}
+    return settings_of({**json.loads(json.dumps(to_file(config))), "demos": demos})
+
+
+def label_runs(runs: Iterable[Run]) -> dict[Path, str]:
+    """Each run's algorithm, and as few of its settings as tell it from others of it on a task.
+
+    Two runs on a task have the same label if they differ only in their seeds.
+    """
+    groups: dict[tuple[str, str], dict[Path, dict[str, Any]]] = defaultdict(dict)
+    for run in runs:
+        groups[run.config["algorithm"], task_name(run)][run.path] = settings_of(run.config)
+    labels = {}
+    for algorithm in dict.fromkeys(algorithm for algorithm, _ in groups):
+        own = {task: group for (name, task), group in groups.items() if name == algorithm}
+        telling = _telling([list(group.values()) for group in own.values()])
+        for task, group in own.items():
+            normal = usual(algorithm, task.split(" (")[0]) if telling else {}
+            for path, settings in group.items():
+                unusual = [name for name in telling if settings.get(name) != normal.get(name)]
+                text = ", ".join(f"{name}={_text(settings.get(name))}" for name in unusual)
+                labels[path] = f"{algorithm.upper()} {text}".strip()
+    return labels
+
+
+def _telling(groups: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Names of settings that tell all different settings of each group apart."""
+
+    def kinds(names: Iterable[str]) -> list[int]:
+        return [len({repr([s.get(name) for name in names]) for s in group}) for group in groups]
+
+    everything = list(dict.fromkeys(name for group in groups for s in group for name in s))
+    names, wanted = (
+        [name for name in everything if kinds([name]) != [1] * len(groups)],
+        kinds(everything),
+    )
+    # Budgets and numbers go first: a choice says more of a method.
+    budget = flatten(RunSettings())
+    values = {name: next(s[name] for g in groups for s in g if name in s) for name in names}
+    for name in sorted(names, key=lambda n: (n not in budget, isinstance(values[n], str))):
+        if kinds(rest := [n for n in names if n != name]) == wanted:
+            names = rest
+    return names
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def commands(run: Run, seeds: Iterable[int]) -> list[str]:
+    """What trains these seeds again: a command for each range of seeds without gaps."""
+    config = run.config
+    have: dict[str, Any] = {}
+    for group in ("run", "settings", "demos"):
+        have |= config.get(group, {})
+    normal = usual(config["algorithm"], config["task"], config["preset"])
+    if have.get("eval_every") == have["steps"] / 20:
+        del have["eval_every"]
+    known = {*normal, "eval_every", "demos", "trajectories", "offset"}
+    given = {n: x for n, x in have.items() if n in known and x != normal.get(n) and n != "steps"}
+    words = ["uvd", "train", config["algorithm"], config["task"]]
+    if config["preset"] != suited(config["algorithm"], config["task"]):
+        words += ["--preset", config["preset"]]
+    for name, value in {"steps": have["steps"], **given}.items():
+        flag = ("no-" if value is False else "") + name.replace("_", "-")
+        values = value if isinstance(value, list) else [] if isinstance(value, bool) else [value]
+        words += [f"--{flag}", *map(str, values)]
+    if task_settings := config.get("task_settings"):
+        words += ["--task-settings", *(f"{name}={value}" for name, value in task_settings.items())]
+    ordered = np.array(sorted(seeds))
+    ranges = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)
+    return [
+        shlex.join([*words, "--seeds", str(len(r))] + ["--first-seed", str(r[0])] * bool(r[0]))
+        for r in ranges
+    ]
