@@ -1,21 +1,25 @@
 # Everything a fresh machine needs: `make demo` and `make test` set up .venv themselves.
 PY ?= python3
 BIN := .venv/bin
+# Errors only, and the versions that were tested.
+PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-slow check bench tables docs clean help
+.PHONY: setup demo test test-slow check bench tables docs clean help
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/'
 
-.venv/base: pyproject.toml
+.venv/base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PY) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	$(PIP) -e .
 	touch $@
 
 .venv/dev: .venv/base
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	touch $@
+
+setup: .venv/base ## .venv with the package; activate it with: . .venv/bin/activate
 
 demo: .venv/base ## the paper's argument in miniature: tables and figures in demo/
 	$(BIN)/uvd demo
@@ -24,7 +28,7 @@ test: .venv/dev  ## the quick tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-slow: .venv/dev ## learning checks of minutes, and Stable-Baselines3 on our tasks
-	$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0 '.[slow]'
+	$(PIP) -e '.[dev,slow]'
 	$(BIN)/python -m pytest -m slow
 
 check: .venv/dev ## format, lint, types, tests

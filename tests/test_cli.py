@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import uvd
 from randomdemos import made
 from uvd import cli
 from uvd.cli import main
@@ -185,6 +186,20 @@ def test_help_needs_no_jax() -> None:
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert printed.startswith("usage: uvd")
         assert printed.endswith("False\n")
+
+
+def test_version(capsys: pytest.CaptureFixture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"uvd {uvd.__version__}\n"
+
+
+def test_completion_for_a_shell_knows_settings(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--tyro-print-completion", "bash"])
+    assert not stop.value.code
+    printed = capsys.readouterr().out
+    assert "complete " in printed
+    assert "--weight-bound" in printed
 
 
 def test_help_of_commands(capsys: pytest.CaptureFixture) -> None:

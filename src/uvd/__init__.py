@@ -1,4 +1,4 @@
-"""uvd: agents that reach what you show them, by a density of what they will achieve."""
+"""uvd: goal-conditioned reinforcement learning and imitation, by density estimation."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from uvd.core.errors import UserError
     from uvd.demos.select import DemoSettings
     from uvd.settings import RunSettings
+    from uvd.tasks.goalwrapper import GoalWrapper
 
 __version__ = "0.2.0"
 
@@ -16,12 +17,13 @@ _PUBLIC = {
     **dict.fromkeys(("Trained", "evaluate", "load", "resume", "train"), "uvd.api"),
     "Actor": "uvd.actor",
     "DemoSettings": "uvd.demos.select",
+    "GoalWrapper": "uvd.tasks.goalwrapper",
     "RunSettings": "uvd.settings",
     "UserError": "uvd.core.errors",
 }
 __all__ = [
-    "Actor", "DemoSettings", "RunSettings", "Trained", "UserError", "__version__", "evaluate",
-    "load", "resume", "train",
+    "Actor", "DemoSettings", "GoalWrapper", "RunSettings", "Trained", "UserError", "__version__",
+    "evaluate", "load", "resume", "train",
 ]  # fmt: skip
 
 

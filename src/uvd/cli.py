@@ -22,6 +22,7 @@ import tyro
 from tyro import conf
 from tyro.conf import Positional, arg, subcommand
 
+from uvd import __version__
 from uvd.core.config import Count, flatten, require, validate
 from uvd.core.errors import Stopped, UserError, nearest
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from uvd.api import Trained
     from uvd.settings import RunConfig
 
-ABOUT = """uvd: agents that reach what you show them.
+ABOUT = """uvd: goal-conditioned reinforcement learning, and imitation from few demonstrations.
 
 TASK is a built-in task or the id of a Gymnasium environment: one with goals (FetchPush-v4), or one
 with rewards for td3 and for imitation (HalfCheetahNonExploitable-v0, module:Id-v0).
@@ -487,6 +488,10 @@ def parse(args: list[str]) -> Callable[[], None]:
     """The command that was typed: calling it does its work. Help is printed at once."""
     if args in ([], ["help"]):
         args = ["--help"]
+    if args == ["--version"]:
+        return lambda: print(f"uvd {__version__}")
+    if args[0].startswith("--tyro-"):  # shell completion: printed or written by tyro, which exits
+        tyro.cli(subcommands(all_commands(["train"])), prog="uvd", args=args, config=STYLE)
     if args[0] == "train" and len(args) > 1:
         args = ["train", *args[1].split("=", 1), *args[2:]]  # --resume=RUN
     tree = all_commands(args)
