@@ -41,7 +41,7 @@ bench: .venv/base ## speed and memory, as ratios measured in one run
 	$(BIN)/python bench/update.py
 
 docs: .venv/dev ## the site: build/docs/index.html
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 tables: .venv/base ## the numbers in README and docs, from the files under results/
