@@ -8,9 +8,9 @@ import tomli_w
 
 from uvd.agents import ALGORITHMS
 from uvd.agents.agent import Algorithm, Preset
-from uvd.core.config import flatten
+from uvd.core.config import flatten, override
 from uvd.core.errors import UserError
-from uvd.settings import RunSettings, build, change, from_file, presets, suited, to_file
+from uvd.settings import RunSettings, build, from_file, presets, suited, to_file
 
 TASK = "PointPush-v0"
 TRAINED_IN_THE_PAPER = {"td3", "her", "uvd", "vdi"}  # GAIL too, but with TRPO
@@ -132,7 +132,7 @@ def test_what_is_given_overrides_the_preset_and_the_preset_overrides_defaults():
     assert flatten(build("uvd", TASK, None, {}, None, defaults).settings)["batch"] == 64
     assert config.run.seeds == 10
     assert config.demos.every == 4
-    assert change(config, {}) == config
+    assert override(config, {}) == config
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.settings.combine = "max"
 

@@ -13,8 +13,17 @@ from typing import Any
 
 from uvd.agents import get_algorithm
 from uvd.agents.agent import Preset
-from uvd.core.config import Count, NotNegative, Positive, Size, flatten, override, require, validate
-from uvd.core.errors import nearest
+from uvd.core.config import (
+    Count,
+    NotNegative,
+    Positive,
+    Size,
+    flatten,
+    override,
+    require,
+    require_known,
+    validate,
+)
 from uvd.demos.select import DemoSettings
 
 
@@ -108,26 +117,11 @@ def build(
     """Typed settings: what was `given` by flat names, beside a preset, beside the defaults."""
     entry = get_algorithm(algorithm)
     preset = preset or suited(algorithm, task)
-    if preset not in presets(algorithm):
-        raise nearest(preset, presets(algorithm), f"preset of {algorithm}")
+    require_known(preset, presets(algorithm), f"preset of {algorithm}")
     run, demos = RunSettings(**entry.run_defaults), DemoSettings()
     config = RunConfig(algorithm, task, preset, entry.config(), run, demos, task_settings or {})
     flat = {**(defaults or {}), **presets(algorithm)[preset].settings, **(given or {})}
-    return change(config, flat)
-
-
-def change(config: RunConfig, flat: Mapping[str, Any]) -> RunConfig:
-    """The same with some settings replaced, in whichever group they live."""
-    groups = {name: getattr(config, name) for name in ("settings", "run", "demos")}
-    names = {group: flatten(value).keys() for group, value in groups.items()}
-    for name in flat:
-        if not any(name in known for known in names.values()):
-            raise nearest(name, set().union(*names.values()), "setting")
-    changed = {
-        group: override(value, {name: flat[name] for name in flat if name in names[group]})
-        for group, value in groups.items()
-    }
-    return dataclasses.replace(config, **changed)
+    return override(config, flat)
 
 
 def to_file(config: RunConfig) -> dict[str, Any]:
@@ -155,6 +149,6 @@ def from_file(rows: Mapping[str, Any]) -> RunConfig:
     sha256 = demos.pop("sha256", "")
     settings = get_algorithm(rows["algorithm"]).config()
     config = RunConfig(rows["algorithm"], rows["task"], rows["preset"], settings)
-    config = change(config, {**rows["run"], **rows["settings"], **demos})
+    config = override(config, {**rows["run"], **rows["settings"], **demos})
     task_settings = rows.get("task_settings", {})
     return dataclasses.replace(config, task_settings=task_settings, sha256=sha256)

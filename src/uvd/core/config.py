@@ -8,7 +8,7 @@ nested form and the flat names of config.toml and the Python API.
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -53,6 +53,12 @@ def require(ok: object, message: str) -> None:
         raise UserError(message)
 
 
+def require_known(word: str, valid: Iterable[str], what: str) -> None:
+    """Refuses a name that is none of the valid ones, and names the nearest of them."""
+    if word not in valid:
+        raise nearest(word, valid, what)
+
+
 def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind, include_extras=True)
 
@@ -92,8 +98,7 @@ def override(config: Any, flat: Mapping[str, Any]) -> Any:
     """The settings with some of them replaced, at whichever level they live."""
     known = flatten(config)
     for name in flat:
-        if name not in known:
-            raise nearest(name, known, "setting")
+        require_known(name, known, "setting")
     changes = {}
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)

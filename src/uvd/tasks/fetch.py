@@ -14,7 +14,6 @@ No JAX here: worker processes import this.
 import itertools
 import math
 import re
-from collections.abc import Iterable
 from functools import reduce
 from importlib.util import find_spec
 from operator import or_
@@ -27,7 +26,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
-from uvd.core.errors import UserError, nearest
+from uvd.core.config import require_known
+from uvd.core.errors import UserError
 from uvd.tasks.noise import find_noise
 
 Array = NDArray[np.float64]
@@ -79,11 +79,6 @@ def check_mujoco(version: str) -> None:
             f"the Fetch tasks need another MuJoCo than {version}: "
             f"pip install 'mujoco>={low_},<{high_}'"
         )
-
-
-def _choose(word: str, valid: Iterable[str], what: str) -> None:
-    if word not in valid:
-        raise nearest(word, valid, what)
 
 
 def _model_path(name: str) -> str:
@@ -227,8 +222,8 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
     ) -> None:
         """`redraw`: draw start and goal again if the start is a success; upstream does not."""
         check_mujoco(mujoco.__version__)
-        _choose(task, SETUPS, "task")
-        _choose(reward_type, ("sparse", "dense"), "reward_type")
+        require_known(task, SETUPS, "task")
+        require_known(reward_type, ("sparse", "dense"), "reward_type")
         self.setup, self.sigma, self.redraw = SETUPS[task], find_noise(noise), redraw
         self.distance_threshold, self.reward_type = distance_threshold, reward_type
         self.render_mode = render_mode

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from uvd.core.errors import nearest
+from uvd.core.config import require_known
 
 Sigma = Callable[[Any], Any]  # the noise's standard deviation for one action
 
@@ -31,6 +31,5 @@ NOISES: dict[str, Sigma | None] = {"none": None, "paper": paper_noise, "code": c
 
 def find_noise(name: str) -> Sigma | None:
     """The formula of that name; None stands for no noise."""
-    if name not in NOISES:
-        raise nearest(name, NOISES, "noise")
+    require_known(name, NOISES, "noise")
     return NOISES[name]

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.core.errors import UserError, nearest
+from uvd.core.config import require, require_known
+from uvd.core.errors import UserError
 
 Array = Any  # of NumPy or JAX
 State = Any
@@ -74,18 +75,15 @@ def register(name: str) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
 
 def make_task(name: str, **settings: Any) -> Task:
     """The built-in task of that id."""
-    if name not in TASKS:
-        raise nearest(name, TASKS, "task")
+    require_known(name, TASKS, "task")
     known = inspect.signature(TASKS[name]).parameters
     for setting, value in settings.items():
-        if setting not in known:
-            raise nearest(setting, known, f"setting of {name}")
+        require_known(setting, known, f"setting of {name}")
         kind = type(known[setting].default)
         try:
             settings[setting] = kind(value)
         except (TypeError, ValueError):
             raise UserError(f"{name}: {setting} takes a {kind.__name__}, not '{value}'") from None
     task = TASKS[name](**settings)
-    if task.goal_dim and not task.radius > 0:
-        raise UserError(f"{name}: radius = {task.radius} must be above 0")
+    require(not task.goal_dim or task.radius > 0, f"{name}: radius = {task.radius} must be above 0")
     return task
