@@ -3,6 +3,9 @@
 import sys
 from pathlib import Path
 
+from docutils.nodes import SkipNode
+from latex2mathml.converter import convert
+
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
@@ -26,8 +29,23 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"exclude-members": "__init__, __new__"}
 default_role = "code"
 
+html_math_renderer = "mathml"  # which browsers draw by themselves, without a network
 html_theme = "furo"
 html_title = f"uvd {release}"
 html_static_path = ["static"]
 html_css_files = ["uvd.css"]
 html_show_copyright = False
+
+
+def inline_math(translator, node):
+    translator.body.append(convert(node.astext()))
+    raise SkipNode
+
+
+def block_math(translator, node):
+    translator.body.append(f'<div class="equation">{convert(node.astext(), display="block")}</div>')
+    raise SkipNode
+
+
+def setup(app):
+    app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))

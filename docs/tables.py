@@ -77,7 +77,7 @@ def lines(path: str) -> list[dict[str, Any]]:
 
 def number(n: float | None) -> str:
     """A whole number, its thousands apart; a dash for none."""
-    return "–" if n is None else f"{n:,.0f}".replace(",", " ")
+    return "–" if n is None else f"{n:,.0f}".replace(",", "\u202f")  # a space that does not break
 
 
 def cell(values: Values, digits: int = 0, scale: float = 100.0, sign: str = "") -> str:
@@ -314,19 +314,16 @@ def cliffwalk(strategy: str, slip: float, name: str) -> np.ndarray:
 
 
 def cliffwalk_table() -> str:
+    """Bias and success by learner, for three probabilities of a slip."""
     rows = []
-    for slip in (0.1, 0.2, 0.3):
-        for strategy, name in LEARNERS.items():
-            measures = ("bias_optimal", "fall", "success_final", "loss_final")
-            bias, fall, *rest = (cliffwalk(strategy, slip, m).mean() for m in measures)
-            falls = f"{fall:.1f} (true: {50 * slip:.0f})"
-            success = (f"{round(x, 1) + 0:.1f}" for x in rest)
-            rows.append((slip, name, f"{round(bias, 1) + 0:+.1f}", falls, *success))
-    header = (
-        "slip", "learner", "believed value of the start over the optimal, %",
-        "believed probability of a fall at the edge, %", "success, %", "success lost, points",
-    )  # fmt: skip
-    return table(header, rows)
+    for strategy, name in LEARNERS.items():
+        cells = []
+        for measure, sign in (("bias_optimal", "+"), ("success_final", "")):
+            means = (cliffwalk(strategy, slip, measure).mean() for slip in (0.1, 0.2, 0.3))
+            cells += [f"{round(mean, 1) + 0:{sign}.1f}".replace("-", "−") for mean in means]
+        rows.append((name, *cells))
+    bias = [f"value, {slip}" for slip in (0.1, 0.2, 0.3)]
+    return table(("learner", *bias, *(b.replace("value", "success") for b in bias)), rows, 1)
 
 
 # --- single values ---

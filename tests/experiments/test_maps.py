@@ -33,15 +33,15 @@ def coarse(monkeypatch):
 
 def test_density_maps_are_drawn(runs, coarse, tmp_path):
     maps.draw_density(runs["uvd"], tmp_path / "d.png", seed=4, episode=2, step=3)
-    assert_picture(tmp_path / "d.png", (1800, 2300), (500, 900))
+    assert_picture(tmp_path / "d.png", (1000, 1500), (1000, 1500))
 
 
 def test_density_maps_of_an_environment_are_of_the_agent_at_hand(runs, coarse, tmp_path):
     pictures = []
     for seed in (None, 4):
         maps.draw_density(runs["env"], tmp_path / "e.png", seed=seed, episode=2, step=3)
-        assert_picture(tmp_path / "e.png", (1800, 2300), (500, 900))
-        pictures.append(imread(tmp_path / "e.png")[100:500, :1500, :3])
+        assert_picture(tmp_path / "e.png", (1000, 1500), (1000, 1500))
+        pictures.append(imread(tmp_path / "e.png")[100:900, :1000, :3])
     assert pictures[0].shape == pictures[1].shape
     assert abs(pictures[0] - pictures[1]).mean() > 0.01
 

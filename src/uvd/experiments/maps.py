@@ -197,8 +197,8 @@ def make_maps(trained: api.Trained, seed: int, scene: Scene, goals: np.ndarray) 
         title = "F learned, all later steps\n(proposes goals)"
         maps.append(Map(title, learned[:-1].mean(0), soft))
     ahead = f"next {steps} steps" if steps > 1 else "next step"
-    maps.append(Map(f"F learned, {ahead}\n(enters the target)", learned[-1], "the same"))
-    return [*maps, Map("Q(s, μ(s; g); g)", value, "share of its bound")]
+    maps.append(Map(f"F learned, {ahead}\n(enters the target)", learned[-1], f"{soft}, {ahead}"))
+    return [*maps, Map("the critic: Q(s, μ(s; g); g)", value, "share of its bound")]
 
 
 def _updates(trained: api.Trained) -> int:
@@ -247,31 +247,16 @@ def draw_density(
     goals[:, :2] = xy.reshape(-1, 2)
     maps = make_maps(trained, seed, scene, goals)
 
-    figure = Figure(figsize=(0.4 + 3.4 * len(maps), 4.3), layout="compressed")
-    axes = figure.subplots(1, len(maps), sharey=True)
+    figure, axes = _panels(len(maps))
     box = (centre[0] - half, centre[0] + half, centre[1] - half, centre[1] + half)
-    for scale in dict.fromkeys(m.scale for m in maps):
-        own = [(ax, m) for ax, m in zip(axes, maps) if m.scale == scale]
+    for ax, m in zip(axes, maps):
+        largest = max(float(other.values.max()) for other in maps if other.scale == m.scale)
         # The root of the value as brightness: what is rare but possible stays visible.
-        norm = PowerNorm(0.5, 0.0, max(1e-6, *(float(m.values.max()) for _, m in own)))
-        for ax, m in own:
-            square = np.asarray(m.values).reshape(GRID, GRID)
-            image = ax.imshow(square, origin="lower", extent=box, norm=norm)
-            ax.set_title(m.title, fontsize=10)
-        places = [ax for ax, _ in own]
-        bar = figure.colorbar(image, ax=places, location="bottom", aspect=14 * len(own))
-        bar.set_label(scale, fontsize=9)
-    handles = [Line2D([], [], ls="", label=name, **mark) for name, (_, mark) in marks.items()]
-    handles.append(Line2D([], [], color="white", lw=0.8, label="paths without\nexploration"))
-    for path in scene.paths:
-        axes[0].plot(*path[:, :2].T, color="white", lw=0.5, alpha=0.7)
-    if isinstance(task, GoalTask):
-        reached: Style = {"ls": "", "marker": ".", "color": "#cc79a7"}
-        axes[0].plot(*scene.reached[:, :2].T, ms=1.5, **reached)
-        handles.append(Line2D([], [], label="reached", **reached))
-    if task.id == CLIFF:
-        handles.append(Line2D([], [], color="white", lw=1, ls="--", label="pit"))
-    for ax in axes:
+        norm = PowerNorm(0.5, 0.0, max(1e-6, largest))
+        square = np.asarray(m.values).reshape(GRID, GRID)
+        image = ax.imshow(square, origin="lower", extent=box, norm=norm)
+        figure.colorbar(image, ax=ax, shrink=0.8).set_label(m.scale, fontsize=9)
+        ax.set_title(m.title, fontsize=10)
         for place, mark in marks.values():
             ax.plot(*place[:2], ls="", zorder=5, **mark)
         if radius is not None:
@@ -280,10 +265,29 @@ def draw_density(
             ax.add_patch(_pit(fill=False, ec="white", lw=1, ls="--"))
         ax.set(xlim=box[:2], ylim=box[2:])
         ax.locator_params(nbins=4)
-    axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), **LEGEND)
-    name = f"{task.id}, seed {seed}, episode {episode}, step {scene.step} of {task.horizon}"
-    figure.suptitle(f"{name}: where does this state lead?", fontsize=11, y=1.05)
+    handles = [Line2D([], [], ls="", label=name, **mark) for name, (_, mark) in marks.items()]
+    handles.append(Line2D([], [], color="white", lw=0.8, label="paths without exploration"))
+    for path in scene.paths:
+        axes[0].plot(*path[:, :2].T, color="white", lw=0.5, alpha=0.7)
+    if isinstance(task, GoalTask):
+        reached: Style = {"ls": "", "marker": ".", "color": "#cc79a7"}
+        axes[0].plot(*scene.reached[:, :2].T, ms=1.5, **reached)
+        handles.append(Line2D([], [], label="reached", **reached))
+    if task.id == CLIFF:
+        handles.append(Line2D([], [], color="white", lw=1, ls="--", label="pit"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), **LEGEND)
+    figure.suptitle(f"{task.id}, seed {seed}, episode {episode}, step {scene.step}", fontsize=11)
     save(figure, out)
+
+
+def _panels(many: int) -> tuple[Figure, list[Axes]]:
+    """A figure of as many panels, two beside each other."""
+    columns, rows = min(many, 2), -(-many // 2)
+    figure = Figure(figsize=(0.4 + 4 * columns, 0.8 + 3.6 * rows), layout="compressed")
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for ax in axes[many:]:
+        ax.remove()
+    return figure, axes[:many]
 
 
 def _pit(**style: Any) -> Rectangle:
@@ -297,8 +301,7 @@ def draw_paths(runs: Sequence[Path], out: Path) -> None:
     for path in runs:
         task = Run.open(path).config["task"]
         require(task == CLIFF, f"{path} is of {task}; paths are drawn over the pit of {CLIFF}")
-    figure = Figure(figsize=(0.4 + 3.3 * len(runs), 4.1), layout="compressed")
-    axes = figure.subplots(1, len(runs), squeeze=False, sharey=True)[0]
+    figure, axes = _panels(len(runs))
     for ax, path in zip(axes, runs):
         _draw_run_paths(ax, api.load(path))
     lines = {
@@ -318,11 +321,8 @@ def _draw_run_paths(ax: Axes, trained: api.Trained) -> None:
     assert isinstance(task, Task)
     play = jax.jit(lambda policy: rollouts(task, Exploration(), policy, jax.random.key(1), number))
     played = [play(trained.policy(seed).policy) for seed in trained.seeds]
-    # [seed, episode, ...] -> episodes, those of all seeds in turn
     paths, goals, success = (
-        np.stack([getattr(e, name) for e in played], 1).reshape(
-            -1, *getattr(played[0], name).shape[1:]
-        )
+        np.concatenate([getattr(e, name) for e in played])
         for name in ("achieved", "goal", "success")
     )
     left, right, top = point.PIT
@@ -331,7 +331,8 @@ def _draw_run_paths(ax: Axes, trained: api.Trained) -> None:
     percent = f"reached {100 * reached.mean():.0f} %, fell {100 * fell.mean():.0f} %"
     ax.set_title(f"{method_name(trained.run)}\n{percent}", fontsize=11)
     ax.add_patch(_pit(fc=PIT_COLOR, ec="none"))
-    for path, goal, down, there in zip(paths[:DRAWN], goals, fell, reached):
+    for i in range(0, len(paths), max(1, len(paths) // DRAWN)):
+        path, goal, down, there = paths[i], goals[i], fell[i], reached[i]
         color = FELL if down else REACHED if there else LOST
         ax.plot(*path.T, color=color, lw=0.7, alpha=0.9 if down else 0.45, zorder=2 + down)
         ax.plot(*path[0], ".", color="0.2", ms=3, zorder=4)
