@@ -37,6 +37,9 @@ class RunSettings:
     """Environment steps of each seed, rounded up to whole reports."""
     envs: Count = 4
     """Episodes played between two bursts of updates, per seed."""
+    cycle_steps: Size = 0
+    """Steps of a Gymnasium environment between two bursts of updates, per seed (0: those of `envs`
+    whole episodes): with fewer, policies learn from fresher experience where episodes end early."""
     eval_every: Size = 0
     """Steps between reports (0: a twentieth of all steps)."""
     eval_episodes: Count = 100

@@ -51,6 +51,28 @@ def test_summarise_means_and_maxima_per_seed():
     assert row["x_max"] == [8.0, 11.0]
 
 
+def test_summarise_skips_cycles_that_ended_no_episode():
+    none, some = {"loss": np.ones((1, 2))}, {"loss": np.ones((1, 2))}
+    some |= {"collect/return": np.array([[3.0, np.nan]])}
+    more = {"loss": np.ones((1, 2)), "collect/return": np.array([[5.0, np.nan]])}
+    row = summarise([none, some, more])
+    assert row["collect/return"][0] == 4.0
+    assert np.isnan(row["collect/return"][1])
+
+
+def test_a_run_of_short_cycles_goes_on_to_the_same_bits(tmp_path):
+    settings = {
+        "hidden": (8,), "batch": 8, "warmup": 8, "cycle_steps": 4, "updates_per_step": 0.5,
+        "eval_every": 20, "eval_episodes": 2, "workers": 1, "seeds": 2, "quiet": True,
+    }  # fmt: skip
+    whole = uvd.train("td3", "envs:Walk-v0", out=tmp_path / "whole", steps=60, **settings)
+    part = uvd.train("td3", "envs:Walk-v0", out=tmp_path / "part", steps=40, **settings)
+    assert part.step == 40
+    gone_on = uvd.resume(tmp_path / "part", steps=60, quiet=True)
+    assert_same_run(gone_on.run.path, whole.run.path)
+    assert gone_on.rows()[-1]["updates"] == 26  # half of the steps after the warm-up
+
+
 # On the device: imitation, with a score
 
 KDI = {

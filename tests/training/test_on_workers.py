@@ -38,10 +38,12 @@ def pools():
         workers.close()
 
 
-def program_of(agent, workers, total, updates=3, warm=1, collect=QUIET, on_policy=False, **run):
+def program_of(
+    agent, workers, total, updates=3, warm=1, collect=QUIET, on_policy=False, quota=QUOTA, **run
+):
     task = workers.task
     settings = RunSettings(**{"seeds": SEEDS, "envs": ENVS, **run})
-    schedule = Schedule(QUOTA, updates, warm, 1, 1, total)
+    schedule = Schedule(quota, updates, warm, 1, 1, total)
     spec = counting_spec(task.obs_dim, task.goal_dim, task.action_dim)
     return make_env_program(agent, task, spec, collect, settings, schedule, workers, on_policy)
 
@@ -215,3 +217,27 @@ def test_an_on_policy_agent_learns_once_a_cycle_from_its_own_episodes(pools):
     other = program_of(gaussian, workers, 4, updates=1, on_policy=True)
     returns = [p.evaluate(learner.state, EVAL, 3)["eval/return"] for p in (program, other)]
     np.testing.assert_array_equal(*returns)
+
+
+def test_a_cycle_may_be_shorter_than_an_episode(pools):
+    """Steps are owed and paid in whole episodes of 10; a cycle of 4 without one learns only, and
+    its score, of episodes of another policy, decides nothing."""
+    agent = counting_agent(3, 2, 2, peak=0)
+    program = program_of(agent, pools("Line", ends=False), 8, updates=1, quota=4)
+    learner = program.init(0, SEEDS)
+    total, lengths, bests = 0, [], []
+    for cycle in range(8):
+        learner, episodes, metrics = program.train(learner, jnp.asarray(cycle))
+        if episodes is None:
+            assert "collect/success_ever" not in metrics
+        else:
+            np.testing.assert_array_equal(episodes.length, [[10]] * SEEDS)
+            total += 10
+        lengths.append(0 if episodes is None else 10)
+        assert 0 <= total - 4 * (cycle + 1) < 10
+        bests.append(learner.state.best.score.tolist())
+    assert lengths == [10, 0, 10, 0, 0, 10, 0, 10]  # where 4, 12, 24 and 32 steps are owed
+    assert learner.state.agent.tolist() == [7, 7], "an update a cycle after the warm-up"
+    for cycle, length in enumerate(lengths):
+        if cycle and not length:
+            assert bests[cycle] == bests[cycle - 1]

@@ -64,8 +64,19 @@ def test_calls_are_single_cycles_with_workers_and_for_on_policy_algorithms(demos
     [
         ("td3", REACH, {"capacity": 100}, "capacity = 100 holds no 4 episodes of 50 steps"),
         ("uvd", REACH, {"horizon": 51, "combine": "max"}, "horizon = 51 is longer than the task's"),
-        ("td3", REACH, {"updates_per_step": 0.001}, "gives 0.2 updates for 4 episodes of 50"),
-        ("td3", REACH, {"updates_per_step": 0.003, "envs": 5}, "gives 0.75 updates for 5 episodes"),
+        (
+            "td3",
+            REACH,
+            {"cycle_steps": 100},
+            "td3 plays PointReach-v0 in whole episodes, give --envs",
+        ),
+        ("td3", REACH, {"updates_per_step": 0.001}, "gives 0.2 updates for the 200 steps"),
+        (
+            "td3",
+            REACH,
+            {"updates_per_step": 0.003, "envs": 5},
+            "gives 0.75 updates for the 250 steps",
+        ),
         ("td3", LINE, {"episode_steps": 11}, "^episode_steps = 11 is more than an episode's 10 st"),
         ("td3", LINE, {"late_episode_steps": 11}, "late_episode_steps = 11 is more than an epis"),
         ("td3", REACH, {"episode_steps": 5}, "whole episodes: leave out --episode-steps"),

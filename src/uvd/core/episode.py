@@ -26,10 +26,11 @@ _ROWS_BEYOND_STEPS = {"obs": 1, "action": 0, "achieved": 1, "success": 0, "rewar
 
 
 def stack(seeds: Sequence[Sequence[Episode]], horizon: int) -> Episode:
-    """The episodes of each seed as arrays `[seed, episode, ...]`, padded with zeros."""
+    """The episodes of each seed as arrays `[seed, episode, ...]`, padded with zeros. There must be
+    at least one."""
     number = max(map(len, seeds))
     columns: dict[str, Any] = {}
-    for name, x in seeds[0][0]._asdict().items():
+    for name, x in next(e for episodes in seeds for e in episodes)._asdict().items():
         shape = np.shape(x)
         if name in _ROWS_BEYOND_STEPS:
             shape = (horizon + _ROWS_BEYOND_STEPS[name], *shape[1:])

@@ -34,5 +34,6 @@ def collected(task: Task | EnvTask, radius: float | None, episode: Episode) -> d
 
 
 def mean_over(episodes: list[dict[str, Array]]) -> dict[str, np.float32]:
-    """The mean of each number over some episodes."""
-    return {name: np.mean([e[name] for e in episodes], dtype=np.float32) for name in episodes[0]}
+    """The mean of each number over some episodes; nothing of none."""
+    names = episodes[0] if episodes else {}
+    return {name: np.mean([e[name] for e in episodes], dtype=np.float32) for name in names}

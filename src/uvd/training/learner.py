@@ -65,8 +65,8 @@ class Program(NamedTuple):
     """What a run does, over learners stacked along a leading axis of seeds."""
 
     init: Callable[[int, int], Learner]  # (first seed, number of seeds)
-    train: Callable[[Learner, jax.Array], tuple[Learner, Episode, Metrics]]
-    """(learners, number of the first cycle) -> (learners, new episodes, metrics)"""
+    train: Callable[[Learner, jax.Array], tuple[Learner, Episode | None, Metrics]]
+    """(learners, number of the first cycle) -> (learners, new episodes if any, metrics)"""
     replay: Callable[[Learner, Episode], Learner]  # writes logged episodes back into the buffer
     evaluate: Evaluate
     close: Callable[[], None]  # ends the worker processes

@@ -7,6 +7,7 @@ learner's state and a position in the log: replaying the log up to there restore
 so a resumed run ends with the same bits as one that was never interrupted.
 """
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -60,10 +61,14 @@ def first_bad(metrics: dict[str, np.ndarray], first_update: int, first_seed: int
 def summarise(metrics: list[dict[str, np.ndarray]]) -> dict[str, list[float]]:
     """Over the calls since the last report, per seed: the mean, or the largest for `..._max`."""
     row = {}
-    for name in metrics[0]:
-        values = np.concatenate([np.asarray(m[name]) for m in metrics])
+    for name in dict.fromkeys(name for m in metrics for name in m):
+        values = np.concatenate([np.asarray(m[name]) for m in metrics if name in m])
         per_seed = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)
-        row[name] = (per_seed.max(1) if name.endswith("_max") else per_seed.mean(1)).tolist()
+        if name.startswith("collect/"):  # not a number in cycles that ended no episode
+            ended = [x[~np.isnan(x)] for x in per_seed]
+            row[name] = [float(x.mean()) if len(x) else math.nan for x in ended]
+        else:
+            row[name] = (per_seed.max(1) if name.endswith("_max") else per_seed.mean(1)).tolist()
     return row
 
 
@@ -200,8 +205,9 @@ def _train(
                 raise UserError(f"{name}: {bad}; stopped, {kept} in {run.path}")
             if learned < schedule.per_call:
                 pending.append(losses)
-            for seed, record in enumerate(to_records(jax.tree.map(np.asarray, episodes))):
-                log.append_batch(seed, record)
+            if episodes is not None:
+                for seed, record in enumerate(to_records(jax.tree.map(np.asarray, episodes))):
+                    log.append_batch(seed, record)
             cycle += schedule.per_call
             step = cycle * schedule.steps
             if cycle % schedule.per_report == 0:

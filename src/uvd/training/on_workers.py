@@ -6,8 +6,9 @@ a resumed run plays what the killed one was playing. The numbers of steps and ep
 read off the replay buffer. Nothing depends on how fast each process was: the result is the same for
 any number of workers, and where playing and learning share a few cores and so take turns.
 
-Every cycle brings each seed to its quota of `envs * horizon` steps in whole episodes. What the last
-of them exceeds it by is owed less in the next, so updates and steps keep their ratio exactly.
+Every cycle brings each seed to its quota of steps in whole episodes. What the last of them exceeds
+it by is owed less in the next, so updates and steps keep their ratio exactly. Where the quota is
+less than an episode, a cycle may play nothing and only learn.
 """
 
 from collections.abc import Callable
@@ -88,24 +89,26 @@ def make_env_program(
     take_turns = jax.default_backend() == "cpu" and cores() <= FEW_CORES
     traces: dict[str, int] = {}
 
-    def learn(learner: Learner, cycle: jax.Array) -> tuple[LearnerState, Metrics]:
+    def learn(
+        learner: Learner, cycle: jax.Array, has_played: jax.Array
+    ) -> tuple[LearnerState, Metrics]:
         traces["train"] = traces.get("train", 0) + 1
         # Scores of episodes that are still cut short are no measure for those of full length.
-        full_length = quota * cycle >= run.late_steps
+        counts = has_played & (quota * cycle >= run.late_steps)
 
-        def one(learner: Learner) -> tuple[LearnerState, Metrics]:
+        def one(learner: Learner, counts: jax.Array) -> tuple[LearnerState, Metrics]:
             # The policy that plays from here on is the one before all that follows.
             state, newest = learner.state, behaviour_policy(agent, learner.state)
             played = newest if on_policy else state.acting
             assert isinstance(played, Policy)
             state, selection = select(
-                agent, state, played, learner.ring, full_length, run.confirm_cycles
+                agent, state, played, learner.ring, counts, run.confirm_cycles
             )
             inner, metrics = learn_cycle(agent, schedule, learner._replace(state=state), cycle)
             acting = state.acting if on_policy else newest
             return state._replace(agent=inner, acting=acting), {**selection, **metrics}
 
-        return jax.vmap(one)(learner)
+        return jax.vmap(one)(learner, counts)
 
     def insert(ring: Ring, episodes: Episode) -> Ring:
         traces["insert"] = traces.get("insert", 0) + 1
@@ -155,7 +158,7 @@ def make_env_program(
 
         return play
 
-    def train(learner: Learner, first: jax.Array) -> tuple[Learner, Episode, Metrics]:
+    def train(learner: Learner, first: jax.Array) -> tuple[Learner, Episode | None, Metrics]:
         cycle = int(first)
         updates = schedule.updates_before(cycle)
         flight = in_flight.pop(cycle, None)
@@ -169,8 +172,9 @@ def make_env_program(
             assert isinstance(learner.state.acting, Policy)
             policies = packed(learner.state.acting)
             played = plan_cycle(policies, learner.ring, cycle, updates - schedule.updates)()
-        episodes = stack(played, task.horizon)
-        learner = learner._replace(ring=write(learner.ring, episodes))
+        episodes = stack(played, task.horizon) if any(played) else None
+        if episodes is not None:
+            learner = learner._replace(ring=write(learner.ring, episodes))
         if cycle + 1 < schedule.total and not on_policy:
             policies = packed(behaviour_jit(learner.state))
             in_flight[cycle + 1] = workers.start(
@@ -180,10 +184,11 @@ def make_env_program(
                 in_flight[cycle + 1].exception()  # waits
         metrics: Metrics = {}
         if cycle >= schedule.warm:
-            state, metrics = learn_jit(learner, first)
+            state, metrics = learn_jit(learner, first, np.array([len(seed) > 0 for seed in played]))
             learner = learner._replace(state=state)
         rows = [mean_over([collected(task, spec.radius, e) for e in seed]) for seed in played]
-        summary = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        names = dict.fromkeys(name for row in rows for name in row)
+        summary = {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
         return (
             learner,
             episodes,

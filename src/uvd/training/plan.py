@@ -131,7 +131,12 @@ def make_schedule(config: RunConfig, task: Task | EnvTask) -> Schedule:
     """The run's cycles; refuses settings that do not fit the task's episodes."""
     algorithm, run, horizon = get_algorithm(config.algorithm), config.run, task.horizon
     collect = algorithm.collect(config.settings)
-    steps = run.envs * horizon
+    steps = run.cycle_steps or run.envs * horizon
+    require(
+        not run.cycle_steps or (isinstance(task, EnvTask) and not algorithm.on_policy),
+        f"cycle_steps = {run.cycle_steps}: {config.algorithm} plays {task.id} in whole episodes, "
+        "give --envs",
+    )
     for name in ("episode_steps", "late_episode_steps"):
         cut = getattr(run, name)
         require(cut <= horizon, f"{name} = {cut} is more than an episode's {horizon} steps")
@@ -140,8 +145,9 @@ def make_schedule(config: RunConfig, task: Task | EnvTask) -> Schedule:
             f"{task.id} is played in whole episodes: leave out --{name.replace('_', '-')}",
         )
     require(
-        not collect.capacity or collect.capacity >= steps,
-        f"capacity = {collect.capacity} holds no {run.envs} episodes of {horizon} steps",
+        not collect.capacity or collect.capacity >= max(steps, horizon),
+        f"capacity = {collect.capacity} holds no {max(steps // horizon, 1)} episodes of {horizon} "
+        "steps",
     )
     ahead = flatten(config.settings).get("horizon", 0)
     require(
@@ -153,8 +159,8 @@ def make_schedule(config: RunConfig, task: Task | EnvTask) -> Schedule:
         updates = steps * collect.updates_per_step
         require(
             abs(updates - round(updates)) < 1e-6 and updates >= 1,
-            f"updates_per_step = {collect.updates_per_step} gives {updates:g} updates for "
-            f"{run.envs} episodes of {horizon} steps; it must be a whole number of at least 1",
+            f"updates_per_step = {collect.updates_per_step} gives {updates:g} updates for the "
+            f"{steps} steps of a cycle; it must be a whole number of at least 1",
         )
     per_report = max(1, round((run.eval_every or run.steps / 20) / steps))
     per_call = 1
@@ -188,7 +194,9 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
         return Plan(config, task, spec, agent, collect, schedule, program)
     workers = Workers(task, run.workers, run.episode_seconds)
     try:
-        spec = make_env_spec(task, workers, demos, schedule.steps, how)
+        # A policy is scored by at least an episode's steps.
+        scored = max(schedule.steps, task.horizon)
+        spec = make_env_spec(task, workers, demos, scored, how)
         with naming(config.demos.demos):
             agent = algorithm.make(config.settings, spec)
         program = make_env_program(
