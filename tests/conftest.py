@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # them. Learning checks run long and want them fast.
     if config.option.markexpr != "slow":
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        if version("jaxlib").startswith("0.10."):  # a jaxlib without this flag ends the process
+            os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
         # On several threads XLA's CPU products may differ in the last bit from call to call
         # (github.com/jax-ml/jax/issues/39741), and tests here compare bits.
         os.environ.setdefault("PJRT_NPROC", "1")
