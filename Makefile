@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 export MPLBACKEND := Agg
 
-.PHONY: setup demo test test-slow check bench tables docs clean help
+.PHONY: setup demo test test-slow check bench tables docs constraints clean help
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/'
@@ -46,6 +46,11 @@ docs: .venv/dev ## the site: build/docs/index.html
 
 tables: .venv/base ## the numbers in README and docs, from the files under results/
 	$(BIN)/python docs/tables.py
+
+constraints: .venv/dev ## constraints.txt: the versions in .venv, after the tests have passed
+	head -n 1 constraints.txt > .venv/versions
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v ' @ ' | sed 's/+cpu$$//' >> .venv/versions
+	mv .venv/versions constraints.txt
 
 clean:
 	rm -rf .venv demo build src/*.egg-info
