@@ -29,7 +29,7 @@ OBS, ACTION, GOAL, HORIZON = 25, 4, 3, 50  # FetchPush's shapes
 CASES: dict[str, dict[str, Any]] = {
     "td3": {},
     "uvd": {
-        "td_goals": "density", "actor_goals": "future", "intended": 0.2, "combine": "sum",
+        "td_goals": "density", "actor_goals": "future", "combine": "sum",
         "horizon": 1, "smoothing": 0.1,
     },
 }  # fmt: skip

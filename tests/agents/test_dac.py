@@ -22,15 +22,19 @@ from uvd.agents import Spec
 from uvd.agents.actor_critic import ActorCritic, TD3Config
 from uvd.agents.agent import DemoSteps
 from uvd.agents.dac import DACConfig, make_dac, make_target
-from uvd.agents.discriminator import DiscriminatorConfig, logits, make_discriminator
+from uvd.agents.discriminator import (
+    REWARD_BOUND,
+    DiscriminatorConfig,
+    logits,
+    make_discriminator,
+)
 from uvd.agents.heads import make_head
 from uvd.core.errors import UserError
 from uvd.core.policy import act, mlp
 
 NORM = unit_norm(2, 0)
-BOUND = 3.0
 TD3 = TD3Config(gamma=0.9, hidden=(8,), critic_head="linear", action_penalty=0.0)
-JUDGE = DiscriminatorConfig(reward_bound=BOUND, discriminator_hidden=(8,))
+JUDGE = DiscriminatorConfig(discriminator_hidden=(8,))
 
 
 def spec_of(obs, action=None):
@@ -40,7 +44,7 @@ def spec_of(obs, action=None):
 def target_of(discriminator, net, state, batch):
     spec = spec_of(np.zeros((4, 2), np.float32))
     ac = ActorCritic(TD3, make_head("linear", 1.0, 0.0), spec)
-    state, bound = agent_state(ac, NORM)._replace(**state), BOUND / (1 - TD3.gamma)
+    state, bound = agent_state(ac, NORM)._replace(**state), REWARD_BOUND / (1 - TD3.gamma)
 
     @compiled
     def target(state, batch):
@@ -59,7 +63,7 @@ def test_an_episode_goes_on_in_the_absorbing_state():
     state, target, metrics = target_of(discriminator, net, {}, batch)
 
     def reward_of(x):
-        return np.clip(mlp(jax.tree.map(np.asarray, net), x)[..., 0], -BOUND, BOUND)
+        return np.clip(mlp(jax.tree.map(np.asarray, net), x)[..., 0], -REWARD_BOUND, REWARD_BOUND)
 
     x = np.concatenate([batch.obs, batch.action, np.zeros((6, 1), np.float32)], -1)
     reward, r_abs = reward_of(x), reward_of(np.array([0, 0, 0, 1.0]))

@@ -10,7 +10,8 @@ from scipy import stats
 
 from small_tasks import KEY, compiled, filled, goal_spec, insert_episodes, make_ring
 from uvd.agents import Spec
-from uvd.agents.goal_density import DensityConfig, GoalDensity, long_term
+from uvd.agents.futures import long_term
+from uvd.agents.goal_density import DensityConfig, GoalDensity
 from uvd.agents.goals import CHOICES, GoalsConfig, Source, choose_goals
 from uvd.core.episode import Episode
 from uvd.core.errors import UserError
@@ -24,6 +25,7 @@ from uvd.tasks.cliffwalk import Grid
 UNBIASED = {"intended": True, "shuffled": True, "density": True, "future": False}
 GRID = Grid(slip=0.3)
 STEP = jnp.asarray(0)
+LATE = jnp.asarray(10**6)  # the share of intended goals is the last one
 
 
 def place(cells):
@@ -67,17 +69,15 @@ def walk():
     flow = train(filled(jax.eval_shape(density.flow.init, KEY)))
     # Each transition once: draws are independent.
     every = fetch(ring, np.asarray(ring.order)[: int(ring.last)])
-    return Source(density, flow, spec.norm, ring, every, STEP, 0.5)
+    return Source(density, flow, spec.norm, ring, every, LATE, 0.5)
 
 
 @pytest.fixture(scope="module")
 def goals(walk):
-    """Goals of all transitions by each choice, a fifth of the density's replaced by intended."""
+    """Goals of all transitions by each choice."""
 
     def choose(choice):
-        share = 0.2 if choice == "density" else 0.0
-        config = GoalsConfig(intended=share, intended_early=share)
-        return compiled(lambda key: choose_goals(choice, config, walk, key))(jax.random.key(5))
+        return compiled(lambda key: choose_goals(choice, walk, key))(jax.random.key(5))
 
     return {choice: choose(choice) for choice in UNBIASED}
 
@@ -134,6 +134,7 @@ def test_density_goals_are_likely_futures_of_the_action(goal_counts):
 
 
 def test_share_of_intended_goals(walk, goals):
+    """A fifth of the density's and of the future goals is replaced by the intended ones."""
     kept = (goals["density"].goal == walk.batch.goal).all(-1)
     assert kept.mean() == pytest.approx(0.2, abs=0.012)
     for choice in UNBIASED:
@@ -185,12 +186,10 @@ def test_balanced_goals_are_unbiased_and_know_the_future():
     where = np.stack([0 * side, side, end], 1)[..., None].astype(np.float32)
     ring = make_ring(where, np.zeros((n, 2, 1)), where, np.full((n, 1), 9.0))
     spec = goal_spec(obs=1, action=1, goal_scale=(1.0,), varying=(0,))
-    config = DensityConfig(smoothing=0.02, smoothing_long=SIGMA, smoothing_half=0, bijectors=2)
+    config = DensityConfig(smoothing=0.02, smoothing_half=0, bijectors=2)
     density = ForkDensity(config, spec, "adam", 0.98)
     source = Source(density, (), spec.norm, ring, fetch(ring, 3 * np.arange(n)), STEP, 0.9)
-    choose = compiled(
-        lambda key: choose_goals("balanced", GoalsConfig(intended=0, intended_early=0), source, key)
-    )
+    choose = compiled(lambda key: CHOICES["balanced"](source, key))
     goals = jax.tree.map(np.asarray, choose(jax.random.key(1)))
     goal, weight, went_up = goals.goal[:, 0], goals.weight, side > 0
     assert weight.max() <= 10 + 1e-4
@@ -232,8 +231,7 @@ class TimeCodes(GoalDensity):
 def test_density_goals_are_drawn_for_all_offsets_alike():
     spec = goal_spec(goal_scale=(1.0,), varying=(0,))
     source = counting_source(200, TimeCodes(DensityConfig(bijectors=2), spec, "adam", 0.98))
-    config = GoalsConfig(intended=0, intended_early=0)
-    goals = compiled(lambda key: choose_goals("density", config, source, key))(KEY)
+    goals = compiled(lambda key: CHOICES["density"](source, key))(KEY)
     left = HORIZON - np.asarray(source.batch.achieved)[:, 0] % 100
     offset = np.exp(2 * (np.asarray(goals.goal)[:, 0] - 1)).round().astype(int)
     for n in range(1, HORIZON + 1):
@@ -246,14 +244,13 @@ def test_density_goals_are_drawn_for_all_offsets_alike():
 def test_early_share_of_intended_goals():
     """The difference between both shares halves with the smoothing; without half-life, none."""
     spec = goal_spec(goal_scale=(1.0,), varying=(0,))
-    config = GoalsConfig(intended=0.2, intended_early=0.6)
     for half, cases in ((100, {0: 0.6, 100: 0.4, 10_000: 0.2}), (0, {0: 0.2})):
         density = GoalDensity(DensityConfig(bijectors=2, smoothing_half=half), spec, "adam", 0.98)
         source = counting_source(1000, density)
 
         @compiled
         def share(step, source=source):
-            goals = choose_goals("future", config, source._replace(step=step), KEY)
+            goals = choose_goals("future", source._replace(step=step), KEY)
             return (goals.goal == -1).mean()
 
         for step, expected in cases.items():
@@ -281,7 +278,6 @@ def test_which_spans_the_choices_need(td_goals, actor_goals, long_spans, after_s
     [
         ({"td_goals": "futures"}, "unknown td_goals 'futures'; nearest: future"),
         ({"futures": 1.0}, "futures = 1.0 must be below 1"),
-        ({"intended": 1.1}, "intended = 1.1 must lie between 0 and 1"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):

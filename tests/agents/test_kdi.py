@@ -20,6 +20,7 @@ from small_tasks import (
     plain_twins,
     random_ring,
 )
+from uvd.agents import kdi
 from uvd.agents.actor_critic import ActorCritic, TD3Config
 from uvd.agents.agent import DemoSteps
 from uvd.agents.heads import make_head
@@ -132,13 +133,15 @@ def test_the_target_is_the_mean_ratio_and_the_value_that_follows(match):
 @pytest.fixture(scope="module")
 def history():
     """States and metrics of six updates on noise."""
-    config = replace(CONFIG, width_half=2, refresh=2)
+    config = replace(CONFIG, width_half=2)
     agent, ring = make_kdi(config, SPEC), random_ring(SPEC)
     update = compiled(lambda state, i: agent.update(state, ring, jax.random.fold_in(KEY, i), i))
     state, states = agent_state(agent, SPEC.norm), []
-    for step in range(6):
-        state, metrics = update(state, step)
-        states.append((state, metrics))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kdi, "REFRESH", 2)
+        for step in range(6):
+            state, metrics = update(state, step)
+            states.append((state, metrics))
     return ring, states
 
 

@@ -1,4 +1,4 @@
-"""UVD's target by hand and within its bound, the delayed density, and values of a known chain."""
+"""UVD's target by hand and within its bound, its units, and values of a known chain."""
 
 import math
 from dataclasses import replace
@@ -13,7 +13,6 @@ from small_tasks import (
     agent_state,
     compiled,
     constant,
-    differs,
     filled,
     goal_spec,
     insert_episodes,
@@ -25,7 +24,8 @@ from small_tasks import (
     shaken,
 )
 from uvd.agents.actor_critic import ActorCritic, TD3Config
-from uvd.agents.goal_density import Context, DensityConfig, GoalDensity
+from uvd.agents.futures import Context
+from uvd.agents.goal_density import DensityConfig, GoalDensity
 from uvd.agents.goals import GoalsConfig
 from uvd.agents.heads import make_head
 from uvd.agents.uvd import COMBINE, Signals, UVDConfig, make_target, make_uvd
@@ -170,39 +170,34 @@ def make_update(config, spec, ring):
     """One update of a random state, and that state."""
     agent = make_uvd(config, spec)
     state = agent_state(agent, spec.norm)
-    state = state._replace(flow_target=state.flow)
     return compiled(
         lambda state, i: agent.update(state, ring, jax.random.fold_in(KEY, i), i)
     ), state
 
 
-def test_the_delayed_density_is_a_hard_copy_in_the_unit_of_its_time():
-    """One transition, which ends: the target is (1 - gamma) c F of the copy, in units of the
-    kernel's peak at the update that made it."""
+def test_the_target_is_in_the_unit_of_its_update():
+    """One transition, which ends: the target is (1 - gamma) c F of the newest density, in units of
+    the kernel's peak at that update."""
     spec = goal_spec(goal_scale=(1.0,), varying=(0,))
     ring = make_ring(
         np.zeros((1, 2, 3)), np.zeros((1, 1, 2)), [[[0.0], [0.2]]], [[0.15]], terminated=True
     )
-    density = replace(DENSITY, flow_delay=3, smoothing=0.4, smoothing_half=2, bijectors=2)
+    density = replace(DENSITY, smoothing=0.4, smoothing_half=2, bijectors=2)
     config = UVDConfig(td3=replace(TD3, batch=4), density=density, goals=INTENDED)
     update, state = make_update(config, spec, ring)
     exact = make_density(density, spec)
     ones = [jnp.zeros((1, n)) for n in (3, 2, 1)]
     context = Context(*ones, jnp.full((1, 1), 0.15))
     log_prob = compiled(lambda flow: exact.log_prob(flow, spec.norm, context, context.intended)[0])
-    copies = []
     for step in range(7):
-        before, (state, metrics) = state, update(state, step)
-        newest = state.flow if step % 3 == 0 else before.flow_target
-        assert not differs(state.flow_target, newest)
-        copies.append(float(log_prob(state.flow_target)))
-        width = 0.4 * 0.5 ** (step // 3 * 3 / 2)
-        value = min(1, math.exp(copies[-1]) * math.sqrt(2 * math.pi) * max(width, 0.08))
+        state, metrics = update(state, step)
+        width = 0.4 * 0.5 ** (step / 2)
+        f = math.exp(float(log_prob(state.flow)))
+        value = min(1, f * math.sqrt(2 * math.pi) * max(width, 0.08))
         assert float(metrics["critic/target"]) == pytest.approx(0.1 * value, rel=1e-4)
         # Intended goals need no long spans of the density.
         loss, short = metrics["density/loss"], metrics["density/log_f_short"]
         assert float(loss) == pytest.approx(-float(short), rel=1e-5)
-    assert len(set(copies)) == 3
 
 
 def test_critic_and_actor_learn_from_their_own_choice_of_goals():
@@ -210,9 +205,8 @@ def test_critic_and_actor_learn_from_their_own_choice_of_goals():
     config = UVDConfig(
         td3=replace(TD3, hidden=(1,), actor_hidden=(3,), batch=256, action_penalty=0.0),
         density=DENSITY,
-        goals=GoalsConfig(td_goals="balanced", actor_goals="intended", futures=0.9, intended=0.0,
-                          intended_early=0.0),
-    )  # fmt: skip
+        goals=GoalsConfig(td_goals="balanced", actor_goals="intended", futures=0.9),
+    )
     ring = random_ring(SPEC)
     positive = ring.goal[:, 0] > 0
     update, state = make_update(config, SPEC, ring._replace(goal=jnp.sign(ring.goal)))
@@ -291,10 +285,6 @@ def test_values_of_a_known_chain(combine):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"density": replace(DENSITY, smoothing=0.0, smoothing_long=0.0)},
-            "balanced goals need smoothing or smoothing_long above 0",
-        ),
         ({"collect": CollectConfig(capacity=100)}, "short = 50000 is larger than the replay"),
         ({"density": replace(DENSITY, horizon=4)}, r"horizon = 4: take horizon = 1, or a max$"),
         ({"combine": "reward"}, "unknown combine 'reward'"),

@@ -66,13 +66,13 @@ def test_a_goal_of_the_critic_is_the_varying_columns_of_a_state():
 
 
 @pytest.mark.parametrize(
-    ("smoothed", "head", "average", "smoothing"),
-    [(0.0, "huber", True, 0.1), (0.9, "huber", True, 0.1), (0.0, "linear", False, 0.5)],
+    ("smoothed", "head", "smoothing"),
+    [(0.0, "huber", 0.1), (0.9, "huber", 0.1), (0.0, "linear", 0.5)],
 )
-def test_the_target_is_that_of_algorithm_2(smoothed, head, average, smoothing):
+def test_the_target_is_that_of_algorithm_2(smoothed, head, smoothing):
     """max(lambda gamma Q' + (1 - lambda) F, gamma Q') with F(t | s, a), the smaller twin and the
     slow actor of s' alone; zero where the episode ends."""
-    density = replace(DENSITY, average=average, smoothing=smoothing)
+    density = replace(DENSITY, smoothing=smoothing)
     config = make(replace(TD3, critic_head=head), density, temporal_smoothing=smoothed)
     target_fn, flows, state, bound = target_of(config)
     batch = make_batch(N, SPEC, terminated=np.arange(N) % 5 == 0)
@@ -146,7 +146,7 @@ def learner():
             critic_head="linear", policy_delay=1, actor_start=5,
         ),
         replace(DENSITY, bijectors=2, short=4),
-        weight_bound=3.0, flow_delay=4, early_delay=2, early_updates=5, density_only=3,
+        flow_delay=4, early_delay=2, early_updates=5, density_only=3,
     )  # fmt: skip
     agent = make_vdi(config, spec)
     update = compiled(
@@ -186,9 +186,9 @@ def test_critics_learn_of_all_states_alike_and_actors_by_weight(learner):
     taken = 0.5 + 3 * 0.01 * (0.5 - 10)  # the first twin at the actions of the replay buffer
     assert 2 * float(metrics["critic/q"]) - taken == pytest.approx(1111 / 4, rel=0.05)
     slope = -after.td3.actor_opt[0].mu.biases[-1] / 0.1 / (1 - np.tanh(lean) ** 2)
-    weight = np.minimum(5 / d, 3.0)  # the mean of d is 5
+    weight = np.minimum(5 / d, 4.0)  # the mean of d is 5
     np.testing.assert_allclose((slope - 0.01) / 0.99, weight / weight.sum(), atol=0.03)
-    assert float(metrics["demos/weight_max"]) == pytest.approx(3.0)
+    assert float(metrics["demos/weight_max"]) == pytest.approx(4.0)
 
 
 def test_the_critic_learns_from_the_whole_replay_buffer(learner):
@@ -259,7 +259,6 @@ def test_nothing_to_imitate_is_refused():
             {"td3": replace(TD3, actor_start=10), "density_only": 500},
             "waits for density_only = 500",
         ),
-        ({"weight_bound": 0.5}, "weight_bound = 0.5 must be at least 1"),
         (
             {"density": replace(DENSITY, short=2000)},
             "short = 2000 is larger than the replay buffer",

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec
 from uvd.agents.discriminator import (
+    REWARD_BOUND,
     Discriminator,
     DiscriminatorConfig,
     DiscriminatorState,
@@ -72,7 +73,7 @@ def make_dac(config: DACConfig, spec: Spec) -> Agent:
     """DAC, its settings bound."""
     td3 = config.td3
     discriminator = make_discriminator(config.discriminator, spec)
-    bound = config.discriminator.reward_bound / (1 - td3.gamma)
+    bound = REWARD_BOUND / (1 - td3.gamma)
     head = make_head(td3.critic_head, bound, td3.critic_start)
     ac = ActorCritic(td3, head, spec)
 

@@ -23,18 +23,16 @@ from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, mlp, normalised
 from uvd.core.replay import Batch
 
+REWARD_BOUND = 10.0  # rewards are clipped to this size
+
 
 @dataclass(frozen=True)
 class DiscriminatorConfig:
-    """Settings of the discriminator and of the reward that it gives."""
+    """What the discriminator reads, and how it learns."""
 
     reads: Literal["auto", "action", "next", "state"] = "auto"
     """What is told apart: action (s, a), next (s, s'), state (s); auto: action where demonstrations
     have them, else state."""
-    reward: Literal["logit", "softplus", "log"] = "logit"
-    """Reward: logit (log D - log(1 - D)), softplus (-log(1 - D)) or log (log D)."""
-    reward_bound: Positive = 10.0
-    """Rewards are clipped to this size."""
     discriminator_hidden: Layers = (64, 64)
     """Hidden layers of the discriminator."""
     discriminator_lr: Positive = 1e-3
@@ -44,13 +42,6 @@ class DiscriminatorConfig:
 
     def __post_init__(self) -> None:
         validate(self)
-
-
-REWARDS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "logit": lambda x: x,
-    "softplus": jax.nn.softplus,
-    "log": jax.nn.log_sigmoid,
-}
 
 
 class DiscriminatorState(NamedTuple):
@@ -75,8 +66,13 @@ def logits(net: MLP, x: jax.Array) -> jax.Array:
     return mlp(net, x)[..., 0]
 
 
-def make_discriminator(config: DiscriminatorConfig, spec: Spec) -> Discriminator:
-    """The discriminator between the demonstrations' pairs and an agent's."""
+def make_discriminator(
+    config: DiscriminatorConfig,
+    spec: Spec,
+    reward_of: Callable[[jax.Array], jax.Array] = lambda logit: logit,
+) -> Discriminator:
+    """The discriminator between the demonstrations' pairs and an agent's; its logit is the reward,
+    or what `reward_of` makes of it."""
     demos = demonstrations(spec)
     reads = config.reads
     if reads == "auto":
@@ -140,7 +136,6 @@ def make_discriminator(config: DiscriminatorConfig, spec: Spec) -> Discriminator
         return DiscriminatorState(optax.apply_updates(state.net, updates), opt), metrics
 
     def reward(net: MLP, x: jax.Array) -> jax.Array:
-        bound = config.reward_bound
-        return jnp.clip(REWARDS[config.reward](logits(net, x)), -bound, bound)
+        return jnp.clip(reward_of(logits(net, x)), -REWARD_BOUND, REWARD_BOUND)
 
     return Discriminator(init, read, step, reward, absorbing)

@@ -2,15 +2,13 @@
 
     for each cycle, played by pi:
         discriminator D: some steps between demonstrated (s, a) and the cycle's
-        reward r(s, a) of D for each transition; advantages by GAE(lambda)
+        reward r(s, a) = -log(1 - D(s, a)) of each transition; advantages by GAE(lambda)
         PPO: some epochs of minibatches over the cycle's transitions
 
-One update a cycle: it reads the episodes that the current policy has just played, trains the
-discriminator on them, takes the discriminator's rewards, estimates advantages (GAE) and makes some
-epochs of PPO over minibatches. The policy is Gaussian around the actor's output.
-
-After the step that ends an episode nothing more is earned, as in the original: with its positive
-reward that is a bias against ending, which DAC's absorbing state removes.
+One update a cycle, on the episodes that the current policy has just played. The policy is Gaussian
+around the actor's output. After the step that ends an episode nothing more is earned, as in the
+original: with its positive reward that is a bias against ending, which DAC's absorbing state
+removes.
 """
 
 import math
@@ -29,14 +27,15 @@ from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, Policy, act, features, mlp
 from uvd.core.replay import Batch, Ring, fetch
 
+RATIO_CLIP = 0.2  # how far the ratio of new to old probabilities counts
+MAX_GRAD = 0.5  # longer gradients are shortened to this
+
 
 @dataclass(frozen=True)
 class GAILConfig:
     """The discriminator's settings and PPO's."""
 
-    discriminator: DiscriminatorConfig = field(
-        default_factory=lambda: DiscriminatorConfig(reward="softplus")
-    )
+    discriminator: DiscriminatorConfig = field(default_factory=DiscriminatorConfig)
     discriminator_steps: Count = 20
     """Steps of the discriminator in a cycle."""
     gamma: Discount = 0.98
@@ -47,14 +46,10 @@ class GAILConfig:
     """Passes over the cycle's transitions."""
     batch: Count = 256
     """Transitions in a minibatch (and pairs in a step of the discriminator)."""
-    ratio_clip: Positive = 0.2
-    """How far the ratio of new to old probabilities counts."""
     entropy: NotNegative = 0.0
     """Weight of the policy's entropy."""
     start_std: Positive = 0.5
     """Standard deviation of the policy at the start."""
-    max_grad: Positive = 0.5
-    """Gradients longer than this are shortened to it."""
     hidden: Layers = (128, 128)
     """Hidden layers of actor and value."""
     actor_lr: Positive = 1e-3
@@ -95,9 +90,9 @@ class Rollout(NamedTuple):
     ret: jax.Array  # what the value is fitted to
 
 
-def optimiser(lr: float, config: GAILConfig) -> optax.GradientTransformation:
+def optimiser(lr: float) -> optax.GradientTransformation:
     """Adam on gradients of bounded length."""
-    return optax.chain(optax.clip_by_global_norm(config.max_grad), optax.adam(lr))
+    return optax.chain(optax.clip_by_global_norm(MAX_GRAD), optax.adam(lr))
 
 
 def init_ppo(config: GAILConfig, spec: Spec, key: jax.Array) -> PPOState:
@@ -111,8 +106,8 @@ def init_ppo(config: GAILConfig, spec: Spec, key: jax.Array) -> PPOState:
         actor=actor,
         log_std=log_std,
         critic=critic,
-        actor_opt=optimiser(config.actor_lr, config).init((actor, log_std)),
-        critic_opt=optimiser(config.critic_lr, config).init(critic),
+        actor_opt=optimiser(config.actor_lr).init((actor, log_std)),
+        critic_opt=optimiser(config.critic_lr).init(critic),
         norm=jax.tree.map(jnp.asarray, spec.norm),
     )
 
@@ -160,12 +155,12 @@ def ppo_step(config: GAILConfig, state: PPOState, rows: Rollout) -> tuple[PPOSta
         mean = act(Policy(actor, state.norm), rows.obs, rows.goal)
         log_ratio = log_prob(mean, log_std, rows.action) - rows.log_prob
         ratio = jnp.exp(jnp.clip(log_ratio, -20, 20))
-        clipped = jnp.clip(ratio, 1 - config.ratio_clip, 1 + config.ratio_clip)
+        clipped = jnp.clip(ratio, 1 - RATIO_CLIP, 1 + RATIO_CLIP)
         gain = jnp.minimum(ratio * advantage, clipped * advantage).mean()
         return -gain - config.entropy * log_std.sum(), {
             "actor/abs_action": abs(mean).mean(),
             "actor/kl": (ratio - 1 - log_ratio).mean(),
-            "actor/clipped": (abs(ratio - 1) > config.ratio_clip).mean(),
+            "actor/clipped": (abs(ratio - 1) > RATIO_CLIP).mean(),
         }
 
     def critic_loss(critic: MLP) -> tuple[jax.Array, jax.Array]:
@@ -174,10 +169,10 @@ def ppo_step(config: GAILConfig, state: PPOState, rows: Rollout) -> tuple[PPOSta
 
     params = (state.actor, state.log_std)
     grads, metrics = jax.grad(actor_loss, has_aux=True)(params)
-    updates, actor_opt = optimiser(config.actor_lr, config).update(grads, state.actor_opt)
+    updates, actor_opt = optimiser(config.actor_lr).update(grads, state.actor_opt)
     actor, log_std = optax.apply_updates(params, updates)
     (loss, value), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
-    updates, critic_opt = optimiser(config.critic_lr, config).update(grads, state.critic_opt)
+    updates, critic_opt = optimiser(config.critic_lr).update(grads, state.critic_opt)
     critic = optax.apply_updates(state.critic, updates)
     state = PPOState(actor, log_std, critic, actor_opt, critic_opt, state.norm)
     metrics |= {"critic/loss": loss, "critic/q": value, "critic/target": rows.ret.mean()}
@@ -224,7 +219,7 @@ def cycle_rows(ring: Ring, n: int) -> jax.Array:
 
 def make_gail(config: GAILConfig, spec: Spec) -> Agent:
     """GAIL, its settings bound."""
-    discriminator = make_discriminator(config.discriminator, spec)
+    discriminator = make_discriminator(config.discriminator, spec, jax.nn.softplus)
 
     def init(key: jax.Array) -> GAILState:
         key_ppo, key_discriminator = jax.random.split(key)

@@ -14,14 +14,17 @@ import jax
 import jax.numpy as jnp
 
 from uvd.agents.actor_critic import Goals
-from uvd.agents.goal_density import Context, GoalDensity, after_outcome, long_term
+from uvd.agents.futures import Context, after_outcome, long_term
+from uvd.agents.goal_density import GoalDensity
 from uvd.core import replay
-from uvd.core.config import Range, Share, require, validate
+from uvd.core.config import Range, require, validate
 from uvd.core.flows import Params
 from uvd.core.policy import Norm
 from uvd.core.replay import Batch, Ring
 
 Choice = Literal["intended", "shuffled", "density", "balanced", "future"]
+INTENDED = 0.2  # share of intended goals that is kept beside density, balanced or future ones
+INTENDED_EARLY = 0.6  # the same at the start; the difference halves as the kernel does
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,6 @@ class GoalsConfig:
     """Goals of the actor's update: the same choices, all of them sound here."""
     futures: Annotated[float, Range(0, 1)] = 0.5
     """Share of true futures among balanced goals, below 1."""
-    intended: Share = 0.2
-    """Share of intended goals kept in either update."""
-    intended_early: Share = 0.6
-    """The same at the start; the difference halves every `smoothing_half` updates (0: no start)."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -119,13 +118,13 @@ def _balanced(source: Source, key: jax.Array) -> Goals:
     future = replay.future(source.ring, batch.row, offset)
     goal = jnp.where(
         is_future,
-        density.blur(future, key_noise, source.step),
+        density.kernel.blur(future, key_noise, source.step),
         source.proposal(offset, key_goal),
     )
     log_p = source.log_prob(Context.before(batch), goal, long_term(offset))
     later = after_outcome(jnp.maximum(offset - 1, 1))
     log_later = source.log_prob(Context.after(batch), goal, later)
-    log_now = density.log_kernel(goal, batch.next_achieved, source.step)
+    log_now = density.kernel.log_prob(goal, batch.next_achieved, source.step)
     log_q = jnp.where(offset == 1, log_now, log_later)
     weight = 1 / (1 - share + share * jnp.exp(jnp.clip(log_q - log_p, -30, 30)))
     return Goals(goal, weight)
@@ -140,12 +139,14 @@ CHOICES: dict[str, Callable[[Source, jax.Array], Goals]] = {
 }
 
 
-def choose_goals(choice: Choice, config: GoalsConfig, source: Source, key: jax.Array) -> Goals:
-    """Goals by `choice`, a share of them replaced by the intended ones."""
+def choose_goals(choice: Choice, source: Source, key: jax.Array) -> Goals:
+    """Goals by `choice`. Among likely and real futures a share of intended goals is kept."""
     key_goal, key_keep = jax.random.split(key)
-    half, batch = source.density.config.smoothing_half, source.batch
-    fading = 0.5 ** (source.step / half) if half else 0.0
-    share = config.intended + (config.intended_early - config.intended) * fading
-    keep = jax.random.uniform(key_keep, batch.row.shape) < share
     goal, weight = CHOICES[choice](source, key_goal)
+    if choice in ("intended", "shuffled"):
+        return Goals(goal, weight)
+    half, batch = source.density.config.smoothing_half, source.batch
+    early = 0.5 ** (source.step / half) if half else 0.0
+    share = INTENDED + (INTENDED_EARLY - INTENDED) * early
+    keep = jax.random.uniform(key_keep, batch.row.shape) < share
     return Goals(jnp.where(keep[:, None], batch.goal, goal), jnp.where(keep, 1.0, weight))

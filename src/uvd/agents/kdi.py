@@ -1,7 +1,7 @@
 """Kernel density imitation: off-policy learning of a recomputed reward, without networks for it.
 
     for each update:
-        every `refresh` updates: kernel width; d(t), the agent's recent density at each
+        every 500 updates (`REFRESH`): kernel width; d(t), the agent's recent density at each
             demonstrated step t; weights w(t) = 1 / d(t), bounded
         draw transitions (s, a, s')
         reward  r(s, a) = mean over t of w(t) F(t | s, a), with kernels F          (`reward_of`)
@@ -36,6 +36,7 @@ from uvd.core.replay import Batch, Ring
 from uvd.core.schedule import halving
 
 MAX_STEPS = 1000  # demonstrated steps in a reward: of more, so many are drawn by their weights
+REFRESH = 500  # updates after which width and weights are computed anew
 LOG_DENSITY_FLOOR = -60.0  # d counts as no less, in logarithms below the kernel's peak
 LOG_SCORE_FLOOR = -3.0  # from here on a demonstrated step begins to count for a policy's score
 
@@ -71,8 +72,6 @@ class KDIConfig:
     """A demonstrated step has weight mean d / d(t), at most this (states: 30)."""
     short: Count = 4000
     """The agent's density d is that of so many of its newest steps (states: 20 000)."""
-    refresh: Count = 500
-    """Updates after which width and weights are computed anew."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -185,7 +184,7 @@ def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
         _, key_rows, key_steps, _, key_target = jax.random.split(key, 5)
         norm = state.td3.norm
         width, log_d = jax.lax.cond(
-            step % config.refresh == 0,
+            step % REFRESH == 0,
             lambda: (width_at(step), kernels.log_d(width_at(step), norm, ring, config.short)),
             lambda: (state.width, state.log_d),
         )

@@ -1,7 +1,11 @@
 """VDI's densities of states: F(t | s, a) and d(s), conditional RealNVPs fitted together.
 
-Both are over the observation's varying columns in normalised units; F models the change from s to
-t. With averaged logits (appendix B) they stand for their N-th roots.
+    draw recent (s, a), the state t that follows up to T steps later, and Gaussian noise
+    one step up  log F((t - s) / unit + noise | s, a) + log d(s / unit + noise)
+
+Both are over the N columns of an observation that vary. Logits are averaged over them (appendix B):
+F and d, and so Q, stand for their N-th roots, and where TD discounts Q by gamma, times ahead are
+drawn with gamma^N.
 """
 
 import math
@@ -14,7 +18,7 @@ import optax
 
 from uvd.agents.agent import Metrics, Spec
 from uvd.core import replay
-from uvd.core.config import Count, Layers, NotNegative, Positive, Range, require, validate
+from uvd.core.config import Count, Layers, NotNegative, Positive, Range, validate
 from uvd.core.flows import Params, make_flow
 from uvd.core.nets import OptimiserName, make_optimiser
 from uvd.core.policy import Norm, normalised
@@ -27,9 +31,6 @@ class StateFlowConfig:
 
     horizon: Count = 4
     """T: how many steps ahead F looks; TD carries its value further."""
-    average: bool = True
-    """Average the logits over the N dimensions (appendix B): densities and Q become N-th roots, and
-    offsets are drawn with gamma^N."""
     smoothing: NotNegative = 0.1
     """Spatial smoothing: Gaussian noise on the densities' samples, in normalised units."""
     bijectors: Annotated[int, Range(1, 40)] = 5
@@ -45,10 +46,6 @@ class StateFlowConfig:
 
     def __post_init__(self) -> None:
         validate(self)
-        require(
-            self.horizon <= self.short,
-            f"horizon = {self.horizon} is longer than short = {self.short}",
-        )
 
 
 class FlowParams(NamedTuple):
@@ -73,13 +70,11 @@ class StateFlows:
     def __init__(
         self, config: StateFlowConfig, spec: Spec, optimiser: OptimiserName, lr_half: int
     ) -> None:
-        self.config, self.columns = config, spec.columns
-        self.context_dim, dim = spec.obs_dim + spec.action_dim, len(spec.columns)
-        self.flow = make_flow(dim, self.context_dim, config.bijectors, config.flow_hidden)
-        self.root = dim if config.average else 1
-        width = config.smoothing
-        peak = -dim * math.log(width * math.sqrt(2 * math.pi)) if width else math.inf
-        self.log_bound = min(self.flow.log_bound, peak) / self.root
+        self.config, self.columns, self.dim = config, spec.columns, len(spec.columns)
+        self.context_dim, width = spec.obs_dim + spec.action_dim, config.smoothing
+        self.flow = make_flow(self.dim, self.context_dim, config.bijectors, config.flow_hidden)
+        peak = -self.dim * math.log(width * math.sqrt(2 * math.pi)) if width else math.inf
+        self.log_bound = min(self.flow.log_bound, peak) / self.dim
         self.optimiser = make_optimiser(optimiser, config.flow_lr, lr_half, config.l2)
 
     def init(self, key: jax.Array) -> FlowParams:
@@ -87,7 +82,7 @@ class StateFlows:
         return FlowParams(jax.vmap(self.flow.init)(jax.random.split(key)))
 
     def _log_prob(self, params: Params, x: jax.Array, context: jax.Array) -> jax.Array:
-        return jax.vmap(self.flow.log_prob, (None, 0, 0))(params, x, context) / self.root
+        return jax.vmap(self.flow.log_prob, (None, 0, 0))(params, x, context) / self.dim
 
     def _change(
         self, norm: Norm, obs: jax.Array, action: jax.Array, target: jax.Array
@@ -120,18 +115,16 @@ class StateFlows:
         key_rows, key_offset, key_noise = jax.random.split(key, 3)
         batch = replay.fetch(ring, replay.sample(ring, key_rows, n, self.config.short))
         limit = jnp.minimum(ring.steps_left[batch.row], self.config.horizon)
-        # Q is an N-th root that TD discounts by gamma, so F is discounted by gamma^N (appendix B).
-        offset = replay.geometric_offset(key_offset, limit, gamma**self.root)
+        offset = replay.geometric_offset(key_offset, limit, gamma**self.dim)
         target = ring.obs[replay.later(ring, batch.row, offset)]
-        noise = jax.random.normal(key_noise, (2, n, len(self.columns))) * self.config.smoothing
-        pairs = zip(
-            self._change(norm, batch.obs, batch.action, target), self._place(norm, batch.obs)
-        )
-        x, context = (jnp.stack(pair) for pair in pairs)
+        noise = jax.random.normal(key_noise, (2, n, self.dim)) * self.config.smoothing
+        change, context = self._change(norm, batch.obs, batch.action, target)
+        place, none = self._place(norm, batch.obs)
+        x, context = jnp.stack([change, place]), jnp.stack([context, none])
 
         def density_loss(flows: FlowParams) -> tuple[jax.Array, Metrics]:
             log_f, log_d = jax.vmap(self._log_prob)(flows.nets, x + noise, context)
-            loss = -self.root * (log_f.mean() + log_d.mean())
+            loss = -self.dim * (log_f.mean() + log_d.mean())
             return loss, {
                 "density/loss": loss,
                 "density/log_f": log_f.mean(),

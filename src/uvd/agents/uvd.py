@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec
-from uvd.agents.goal_density import Context, DensityConfig, GoalDensity
-from uvd.agents.goals import Choice, GoalsConfig, Source, choose_goals
+from uvd.agents.actor_critic import ActorCritic, TargetFn, TD3Config, TD3State
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec
+from uvd.agents.futures import Context
+from uvd.agents.goal_density import DensityConfig, GoalDensity
+from uvd.agents.goals import GoalsConfig, Source, choose_goals
 from uvd.agents.heads import make_head
 from uvd.agents.td3 import FETCH
 from uvd.collect.exploration import CollectConfig
@@ -53,10 +54,6 @@ class UVDConfig:
         validate(self)
         density = self.density
         require(
-            density.smoothing or density.smoothing_long or not self.goals.needs_after_spans,
-            "balanced goals need smoothing or smoothing_long above 0: they compare densities",
-        )
-        require(
             density.short <= self.collect.capacity,
             f"short = {density.short} is larger than the replay buffer "
             f"(capacity = {self.collect.capacity})",
@@ -69,11 +66,10 @@ class UVDConfig:
 
 
 class UVDState(NamedTuple):
-    """TD3's state, the density, its delayed copy and its optimiser."""
+    """TD3's state, the density and its optimiser."""
 
     td3: TD3State
     flow: Params
-    flow_target: Params
     flow_opt: optax.OptState
 
 
@@ -110,11 +106,6 @@ def _max_paper(s: Signals) -> jax.Array:
 COMBINE = {"sum": _sum, "max": _max, "max-next": _max_next, "max-paper": _max_paper}
 
 
-def bounded_target(free: jax.Array, bound: jax.Array | float) -> tuple[jax.Array, Metrics]:
-    """A target within [0, bound], and how far over it the largest one was."""
-    return jnp.clip(free, 0.0, bound), {"critic/target_over_bound_max": free.max() / bound}
-
-
 def make_target(
     config: UVDConfig, ac: ActorCritic, density: GoalDensity, flow: Params, step: jax.Array
 ) -> TargetFn:
@@ -132,11 +123,12 @@ def make_target(
             return scaled(Context.after(batch)._replace(action=action)) * ~batch.terminated
 
         signals = Signals(lambda: scaled(Context.before(batch)), f_next, q, gamma)
-        target, metrics = bounded_target(COMBINE[config.combine](signals), density.bound)
+        free = COMBINE[config.combine](signals)
+        target = jnp.clip(free, 0.0, density.bound)
         return target, {
             "critic/frac_td": (target <= gamma * q * (1 + 1e-3)).mean(),
+            "critic/target_over_bound_max": free.max() / density.bound,  # before the clip
             "actor/abs_action": abs(action).mean(),
-            **metrics,
         }
 
     return target_fn
@@ -144,53 +136,36 @@ def make_target(
 
 def make_uvd(config: UVDConfig, spec: Spec) -> Agent:
     """UVD, its settings bound."""
-    td3, delay = config.td3, config.density.flow_delay
+    td3, choices = config.td3, config.goals
     density = GoalDensity(config.density, spec, td3.optimiser, td3.gamma)
-    head = make_head(td3.critic_head, density.bound, td3.critic_start)
-    ac = ActorCritic(td3, head, spec)
+    ac = ActorCritic(td3, make_head(td3.critic_head, density.bound, td3.critic_start), spec)
 
     def init(key: jax.Array) -> UVDState:
         key_td3, key_flow = jax.random.split(key)
         flow = density.flow.init(key_flow)
-        return UVDState(ac.init(key_td3), flow, flow, density.optimiser.init(flow))
-
-    def fit_density(
-        state: UVDState, ring: Ring, key: jax.Array, step: jax.Array
-    ) -> tuple[UVDState, Metrics]:
-        flow, opt, metrics = density.fit(
-            state.flow, state.flow_opt, state.td3.norm, ring, key, step, td3.batch,
-            config.goals.needs_long_spans, config.goals.needs_after_spans,
-        )  # fmt: skip
-        target = flow
-        if delay:
-            target = jax.lax.cond(step % delay == 0, lambda: flow, lambda: state.flow_target)
-        return UVDState(state.td3, flow, target if delay else state.flow_target, opt), metrics
+        return UVDState(ac.init(key_td3), flow, density.optimiser.init(flow))
 
     def update(state: UVDState, ring: Ring, key: jax.Array, step: jax.Array):
         key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
-        state, density_metrics = fit_density(state, ring, key_density, step)
+        norm = state.td3.norm
+        flow, flow_opt, density_metrics = density.fit(
+            state.flow, state.flow_opt, norm, ring, key_density, step, td3.batch,
+            choices.needs_long_spans, choices.needs_after_spans,
+        )  # fmt: skip
         batch = replay.fetch(ring, replay.sample(ring, key_rows, td3.batch))
-        source = Source(
-            density, state.flow, state.td3.norm, ring, batch, step, config.goals.futures
-        )
-
-        def goals_by(choice: Choice, key: jax.Array) -> Goals:
-            return choose_goals(choice, config.goals, source, key)
-
-        goals = goals_by(config.goals.td_goals, key_td)
+        source = Source(density, flow, norm, ring, batch, step, choices.futures)
+        goals = choose_goals(choices.td_goals, source, key_td)
 
         def actor_goal() -> jax.Array:
-            if config.goals.actor_goals == config.goals.td_goals:
+            if choices.actor_goals == choices.td_goals:
                 return goals.goal
-            return goals_by(config.goals.actor_goals, key_actor).goal
+            return choose_goals(choices.actor_goals, source, key_actor).goal
 
-        # The unit of a copy is that of the update at which it was made.
-        flow, made = (state.flow_target, step - step % delay) if delay else (state.flow, step)
-        target_fn = make_target(config, ac, density, flow, made)
+        target_fn = make_target(config, ac, density, flow, step)
         inner, metrics = ac.learn(state.td3, batch, goals, target_fn, actor_goal, key_target, step)
         metrics["critic/weight"] = jnp.mean(goals.weight)
         metrics["critic/weight_spread"] = jnp.std(goals.weight)
-        return state._replace(td3=inner), {**density_metrics, **metrics}
+        return UVDState(inner, flow, flow_opt), {**density_metrics, **metrics}
 
     return Agent(init, update, lambda state: ac.policy(state.td3))
 
@@ -200,9 +175,8 @@ PAPER = {
     "batch": 512, "hidden": (400, 400), "actor_lr": 8e-4, "critic_lr": 8e-4, "tau": 0.01,
     "action_penalty": 0.0, "critic_head": "linear", "critic_start": 0.0, "goal_input": "absolute",
     "noise": 0.1, "random": 0.0, "hold": 1, "capacity": 1_500_000, "updates_per_step": 1.0,
-    "combine": "max-paper", "td_goals": "intended", "actor_goals": "intended", "intended": 1.0,
-    "intended_early": 1.0, "futures": 0.0, "horizon": 4, "smoothing": 0.0, "smoothing_half": 0,
-    "smoothing_long": 0.0, "bijectors": 6, "flow_hidden": (300, 300), "flow_lr": 2e-4,
+    "combine": "max-paper", "td_goals": "intended", "actor_goals": "intended", "horizon": 4,
+    "smoothing": 0.0, "bijectors": 6, "flow_hidden": (300, 300), "flow_lr": 2e-4,
 }  # fmt: skip
 # The authors' released code, as far as it is known (docs/uvd.md); scale and couplings follow.
 AUTHORS = {
@@ -210,16 +184,13 @@ AUTHORS = {
     "action_penalty": 0.0, "critic_head": "linear", "critic_start": 0.0, "goal_input": "absolute",
     "noise": 0.1, "random": 0.0, "hold": 1, "capacity": 1_500_000, "updates_per_step": 1.0,
     "optimiser": "rmsprop", "actor_start": 10_000, "combine": "max-next", "td_goals": "intended",
-    "actor_goals": "intended", "intended": 1.0, "intended_early": 1.0, "futures": 0.0,
-    "horizon": 4, "offsets": "uniform", "smoothing": 0.0, "smoothing_half": 0,
-    "smoothing_long": 0.0, "flow_hidden": (300, 300), "flow_lr": 2e-4, "l2": 1e-5,
+    "actor_goals": "intended", "horizon": 4, "offsets": "uniform", "smoothing": 0.0,
+    "flow_hidden": (300, 300), "flow_lr": 2e-4, "l2": 1e-5,
 }  # fmt: skip
 PUSH = {"density_scale": 0.02, "bijectors": 6}
 SMALL_GOAL = {"density_scale": 0.02, "bijectors": 10}
-# Goals are shuffled in the batch; the share of intended ones must not replace them.
 SLIDE = {
     "density_scale": 0.1, "bijectors": 5, "td_goals": "shuffled", "actor_goals": "shuffled",
-    "intended": 0.0, "intended_early": 0.0,
 }  # fmt: skip
 # For goals much smaller than the task: draws from the density are a few hundredths of the goals'
 # range off, true futures are exact.

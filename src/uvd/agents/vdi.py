@@ -16,7 +16,7 @@ often the less the agent visits them. With averaged logits F, d and Q stand for 
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,14 +30,16 @@ from uvd.agents.heads import make_head
 from uvd.agents.state_flows import FlowParams, StateFlowConfig, StateFlows
 from uvd.collect.exploration import CollectConfig
 from uvd.core import replay
-from uvd.core.config import Count, Range, Share, Size, require, validate
+from uvd.core.config import Count, Share, Size, require, validate
 from uvd.core.flows import Params
 from uvd.core.replay import Batch, Ring
+
+WEIGHT_BOUND = 4.0  # a demonstrated state is drawn with weight mean d / d(t), at most this
 
 
 @dataclass(frozen=True)
 class VDIConfig:
-    """TD3's settings, the densities', and how demonstrations are weighed."""
+    """TD3's settings, the densities', and when which of them learns."""
 
     td3: TD3Config = field(
         default_factory=lambda: TD3Config(
@@ -48,8 +50,6 @@ class VDIConfig:
     density: StateFlowConfig = field(default_factory=StateFlowConfig)
     temporal_smoothing: Share = 0.0
     """lambda: F <- lambda gamma Q' + (1 - lambda) F before the max."""
-    weight_bound: Annotated[float, Range(1)] = 4.0
-    """A demonstrated state is drawn with weight mean d / d(t), at most this."""
     flow_delay: Count = 500
     """Updates between copies of the densities, at which demonstrations are weighed anew."""
     early_delay: Size = 0
@@ -157,7 +157,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
     def update(state: VDIState, ring: Ring, key: jax.Array, step: jax.Array):
         key_density, key_rows, key_td, key_actor, key_target = jax.random.split(key, 5)
         state, metrics = fit_densities(state, ring, key_density, step)
-        weight = jnp.exp(log_weights(state.log_d, config.weight_bound))
+        weight = jnp.exp(log_weights(state.log_d, WEIGHT_BOUND))
 
         def improve(inner: TD3State) -> tuple[TD3State, Metrics]:
             batch = replay.fetch(ring, replay.sample(ring, key_rows, td3.batch))
@@ -173,10 +173,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             like = jax.eval_shape(improve, inner)[1]
             return inner, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
-        if config.density_only:
-            inner, td3_metrics = jax.lax.cond(step >= config.density_only, improve, wait, state.td3)
-        else:
-            inner, td3_metrics = improve(state.td3)
+        inner, td3_metrics = jax.lax.cond(step >= config.density_only, improve, wait, state.td3)
         metrics |= {**td3_metrics, **demo_metrics(state.log_d, weight)}
         return state._replace(td3=inner), metrics
 

@@ -15,7 +15,8 @@ from matplotlib.patches import Circle, Rectangle
 
 from uvd import api
 from uvd.agents.actor_critic import ActorCritic
-from uvd.agents.goal_density import SHORT_TERM, Context, GoalDensity, long_term
+from uvd.agents.futures import SHORT_TERM, Context, long_term
+from uvd.agents.goal_density import GoalDensity
 from uvd.agents.heads import make_head
 from uvd.agents.uvd import UVDState
 from uvd.collect import worker
@@ -161,6 +162,7 @@ def make_maps(trained: api.Trained, seed: int, scene: Scene, goals: np.ndarray) 
     """For goals `[N, goal]`: how often they were reached, the density F that learned it, and Q."""
     plan, config = trained.plan, trained.plan.config.settings
     density = GoalDensity(config.density, plan.spec, config.td3.optimiser, config.td3.gamma)
+    kernel = density.kernel
     head = make_head(config.td3.critic_head, density.bound, config.td3.critic_start)
     ac = ActorCritic(config.td3, head, plan.spec)
     rows = (scene.obs, scene.action, scene.achieved, scene.goal)
@@ -171,10 +173,10 @@ def make_maps(trained: api.Trained, seed: int, scene: Scene, goals: np.ndarray) 
         state: UVDState, context: Context, goals: jax.Array, reached: jax.Array, updates: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """What was reached; F over the short and all long time spans; and Q."""
-        width = density.width(updates) if config.density.smoothing else NARROW
+        width = kernel.width(updates) if config.density.smoothing else NARROW
 
         def soft_success(goal: jax.Array) -> jax.Array:
-            gap = (goal - reached)[:, density.columns] / (width * density.unit)
+            gap = (goal - reached)[:, kernel.columns] / (width * kernel.unit)
             return jnp.exp(-(gap**2).sum(-1) / 2).mean()
 
         def learned(time_code: jax.Array) -> jax.Array:
