@@ -24,9 +24,9 @@ from uvd.agents.agent import DemoSteps
 from uvd.agents.dac import DACConfig, make_dac, make_target
 from uvd.agents.discriminator import (
     REWARD_BOUND,
+    Discriminator,
     DiscriminatorConfig,
     logits,
-    make_discriminator,
 )
 from uvd.agents.heads import make_head
 from uvd.core.errors import UserError
@@ -56,7 +56,7 @@ def target_of(discriminator, net, state, batch):
 def test_an_episode_goes_on_in_the_absorbing_state():
     """r + gamma Q' with the smaller twin, or the absorbing state's reward for ever."""
     spec = spec_of(np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32))
-    discriminator = make_discriminator(JUDGE, spec)
+    discriminator = Discriminator(JUDGE, spec)
     net = filled(jax.eval_shape(discriminator.init, KEY).net)
     net = net._replace(biases=(*net.biases[:-1], jnp.array([0.7])))
     batch = make_batch(6, spec, terminated=np.arange(6) % 2 == 0)
@@ -79,12 +79,12 @@ def test_an_episode_goes_on_in_the_absorbing_state():
 
 def test_no_target_exceeds_that_of_the_largest_reward_for_ever():
     spec = spec_of(np.zeros((4, 2), np.float32))
-    discriminator = make_discriminator(replace(JUDGE, discriminator_hidden=()), spec)
+    discriminator = Discriminator(replace(JUDGE, discriminator_hidden=()), spec)
     shapes = jax.eval_shape(discriminator.init, KEY).net
     net = constant(filled(shapes), 1.0)  # every reward is 1
     batch = make_batch(2, spec, terminated=[False, True])
-    # A reward of 1 and 0.9 Q', cut at ±3 for ever; after the end, 1 for ever
-    for q, expected in ((-90.0, -30.0), (4.0, 4.6), (90.0, 30.0)):
+    # A reward of 1 and 0.9 Q', cut at ±10 for ever; after the end, 1 for ever
+    for q, expected in ((-900.0, -100.0), (4.0, 4.6), (900.0, 100.0)):
         critic = agent_state(ActorCritic(TD3, make_head("linear", 1.0, 0.0), spec), NORM).critic
         slow = {"critic_target": constant(critic, q, q)}
         _, target, _ = target_of(discriminator, net, slow, batch)

@@ -10,7 +10,7 @@ import pytest
 from small_tasks import KEY, compiled, demo_spec, filled, make_batch, put, unit_norm, zeros
 from uvd.agents import Spec
 from uvd.agents.agent import DemoSteps
-from uvd.agents.discriminator import DiscriminatorConfig, logits, make_discriminator
+from uvd.agents.discriminator import Discriminator, DiscriminatorConfig, logits
 from uvd.core.errors import UserError
 from uvd.core.policy import MLP
 
@@ -31,7 +31,7 @@ def soft(x):
 
 def trained(config, spec, draw_obs, steps, n=256):
     """A discriminator after some steps on observations that `draw_obs` gives as the agent's."""
-    discriminator = make_discriminator(config, spec)
+    discriminator = Discriminator(config, spec)
     batch, no_end = make_batch(n, spec), jnp.zeros(n)
 
     @compiled
@@ -60,7 +60,7 @@ def test_logits_tend_to_the_log_ratio_of_two_gaussians():
 
 
 def test_the_absorbing_state_is_the_agents_as_often_as_its_episodes_end():
-    discriminator = make_discriminator(replace(CONFIG, gradient_penalty=0.0), FOUR)
+    discriminator = Discriminator(replace(CONFIG, gradient_penalty=0.0), FOUR)
     state = filled(jax.eval_shape(discriminator.init, KEY))
     batch = make_batch(8, FOUR, obs=np.zeros((8, 2), np.float32))
     step = compiled(lambda ends: discriminator.step(state, NORM, batch, ends, KEY))
@@ -79,7 +79,7 @@ def test_a_step_goes_down_the_log_loss():
     another: both gradients in closed form, read off Adam's first moment."""
     config = replace(CONFIG, gradient_penalty=0.5, discriminator_hidden=())
     spec = spec_of(np.full((4, 2), [1.0, 2.0], np.float32))
-    discriminator = make_discriminator(config, spec)
+    discriminator = Discriminator(config, spec)
     batch = make_batch(8, spec, obs=np.full((8, 2), [-1.0, 0.5], np.float32))
     w, b = np.array([0.3, -0.2, 0.0]), 0.25
     state = filled(jax.eval_shape(discriminator.init, KEY))
@@ -107,7 +107,7 @@ def test_slopes_are_penalised_everywhere_between_expert_and_agent():
     """The logit 1.5 leaky(x) has slope 1.5 above 0 and 0.015 below; the expert is at 3 and the
     agent at -1, so a quarter of the way between them is below 0."""
     n, spec = 4000, spec_of(np.full((4, 2), [3.0, 0.0], np.float32))
-    discriminator = make_discriminator(replace(CONFIG, discriminator_hidden=(1,)), spec)
+    discriminator = Discriminator(replace(CONFIG, discriminator_hidden=(1,)), spec)
     state = zeros(jax.eval_shape(discriminator.init, KEY))
     first, last = state.net.weights
     net = state.net._replace(weights=(put(first, (0, 1)), last + 1.5))
@@ -126,7 +126,7 @@ def test_slopes_are_penalised_everywhere_between_expert_and_agent():
     ],
 )
 def test_rewards_are_clipped_to_their_bound(reward, expected):
-    discriminator = make_discriminator(DiscriminatorConfig(), FOUR, **reward)
+    discriminator = Discriminator(DiscriminatorConfig(), FOUR, **reward)
     net = MLP((jnp.array([[4.0], [0.0], [0.0]]),), (jnp.zeros(1),))
     obs = jnp.array([[-3.0, 0.0], [-0.5, 0.0], [0.5, 0.0], [3.0, 0.0]])
     x = discriminator.read(NORM, obs, None, None)
@@ -141,7 +141,7 @@ def test_rewards_are_clipped_to_their_bound(reward, expected):
 def test_what_is_read(reads, offered, width):
     obs, action = np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32)
     demos = {"obs": (obs,), "action": (obs, action), "next": (obs, None, obs)}[offered]
-    discriminator = make_discriminator(DiscriminatorConfig(reads=reads), spec_of(*demos))
+    discriminator = Discriminator(DiscriminatorConfig(reads=reads), spec_of(*demos))
     x = discriminator.read(NORM, jnp.ones((3, 2)), jnp.full((3, 1), 2.0), jnp.full((3, 2), 4.0))
     more = {4: [1.0], 3: [], 5: [4.0, 4.0]}[width]  # an action is read as the task clips it
     np.testing.assert_array_equal(x[0], [1.0, 1.0, *more, 0.0])
@@ -151,8 +151,8 @@ def test_what_is_read(reads, offered, width):
 @pytest.mark.parametrize("reads", ["action", "next"])
 def test_what_demonstrations_lack_is_refused(reads):
     with pytest.raises(UserError, match=f"which reads = {reads} needs"):
-        make_discriminator(DiscriminatorConfig(reads=reads), FOUR)
+        Discriminator(DiscriminatorConfig(reads=reads), FOUR)
     with pytest.raises(UserError, match="nothing to imitate"):
-        make_discriminator(DiscriminatorConfig(), replace(demo_spec(), demos=None))
+        Discriminator(DiscriminatorConfig(), replace(demo_spec(), demos=None))
     with pytest.raises(UserError, match="unknown reads 'actions'; nearest: action"):
         DiscriminatorConfig(reads="actions")

@@ -120,10 +120,7 @@ class Algorithm(NamedTuple):
     needs_actions: bool = False  # demonstrations without actions are refused
     takes_rewards: bool = False  # works on tasks without goals too, from their rewards
     collect: Callable[[Any], CollectConfig] = lambda config: config.collect
-    defaults_for: Callable[[Mapping[str, Any], DemoSteps], Mapping[str, Any]] = (
-        lambda given, demos: {}
-    )
-    """(settings that were given, demonstrations) -> defaults that follow from both"""
+    defaults_for: DefaultsFor = lambda given, demos: {}
     run_defaults: Mapping[str, Any] = {}  # run settings that differ from the usual defaults
 
 

@@ -23,7 +23,6 @@ from uvd.agents.discriminator import (
     Discriminator,
     DiscriminatorConfig,
     DiscriminatorState,
-    make_discriminator,
 )
 from uvd.agents.heads import make_head
 from uvd.agents.td3 import refuse_sigmoid
@@ -72,7 +71,7 @@ def make_target(ac: ActorCritic, bound: float, discriminator: Discriminator, net
 def make_dac(config: DACConfig, spec: Spec) -> Agent:
     """DAC, its settings bound."""
     td3 = config.td3
-    discriminator = make_discriminator(config.discriminator, spec)
+    discriminator = Discriminator(config.discriminator, spec)
     bound = REWARD_BOUND / (1 - td3.gamma)
     head = make_head(td3.critic_head, bound, td3.critic_start)
     ac = ActorCritic(td3, head, spec)

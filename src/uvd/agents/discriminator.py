@@ -1,8 +1,11 @@
-"""The discriminator of GAIL and DAC: which pairs are the expert's, and the reward that follows.
+"""The discriminator D of GAIL and DAC: which pairs are the expert's, and the reward that follows.
 
-Trained by log loss on as many pairs of the expert as of the agent, its logit tends to the logarithm
-of the ratio of their densities. What it reads: observation and action, observation and next
-observation, or the observation alone where demonstrations have no actions.
+    one step down  -log D(expert) - log(1 - D(agent)) + penalty * (|gradient of the logit| - 1)^2
+
+Trained on as many pairs of the expert as of the agent, its logit log D - log(1 - D) tends to the
+logarithm of the ratio of their densities. The penalty is taken between pairs of both. What it reads
+is observation and action, observation and next observation, or the observation alone where
+demonstrations have no actions.
 
 An episode that ends leads to an absorbing state, in which the agent stays (section 4.2 of
 "Discriminator-Actor-Critic", Kostrikov et al. 2018). It is one more input, all other inputs zero.
@@ -17,8 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from uvd.agents.agent import Metrics, Spec, demonstrations
-from uvd.core.config import Layers, NotNegative, Positive, validate
-from uvd.core.errors import UserError
+from uvd.core.config import Layers, NotNegative, Positive, require, validate
 from uvd.core.nets import init_mlp
 from uvd.core.policy import MLP, Norm, mlp, normalised
 from uvd.core.replay import Batch
@@ -51,55 +53,57 @@ class DiscriminatorState(NamedTuple):
     net_opt: optax.OptState
 
 
-class Discriminator(NamedTuple):
-    """The discriminator's functions, over the inputs that `read` makes."""
-
-    init: Callable[[jax.Array], DiscriminatorState]
-    read: Callable[[Norm, jax.Array, jax.Array | None, jax.Array | None], jax.Array]
-    step: Callable[..., tuple[DiscriminatorState, Metrics]]
-    reward: Callable[[MLP, jax.Array], jax.Array]  # (net, inputs)
-    absorbing: jax.Array  # the absorbing state's inputs
-
-
 def logits(net: MLP, x: jax.Array) -> jax.Array:
     """log D - log(1 - D) of inputs."""
     return mlp(net, x)[..., 0]
 
 
-def make_discriminator(
-    config: DiscriminatorConfig,
-    spec: Spec,
-    reward_of: Callable[[jax.Array], jax.Array] = lambda logit: logit,
-) -> Discriminator:
-    """The discriminator between the demonstrations' pairs and an agent's; its logit is the reward,
-    or what `reward_of` makes of it."""
-    demos = demonstrations(spec)
-    reads = config.reads
-    if reads == "auto":
-        reads = "state" if demos.action is None else "action"
-    width = {"action": spec.action_dim, "next": spec.obs_dim, "state": 0}[reads]
-    if reads == "action" and demos.action is None:
-        raise UserError("no actions, which reads = action needs")
-    if reads == "next" and demos.next_obs is None:
-        raise UserError("not all steps have a next one, which reads = next needs")
-    inputs = spec.obs_dim + width + 1
-    absorbing = jnp.zeros(inputs).at[-1].set(1.0)
-    optimiser = optax.adam(config.discriminator_lr)
+class Discriminator:
+    """The discriminator between the demonstrations' pairs and an agent's.
 
-    def init(key: jax.Array) -> DiscriminatorState:
-        net = init_mlp(key, (inputs, *config.discriminator_hidden, 1), 0.1)
-        return DiscriminatorState(net, optimiser.init(net))
+    Its logit is the reward, or what `reward_of` makes of it.
+    """
 
-    def read(norm, obs, action, next_obs):
+    def __init__(
+        self,
+        config: DiscriminatorConfig,
+        spec: Spec,
+        reward_of: Callable[[jax.Array], jax.Array] = lambda logit: logit,
+    ) -> None:
+        demos, reads = demonstrations(spec), config.reads
+        if reads == "auto":
+            reads = "state" if demos.action is None else "action"
+        require(
+            reads != "action" or demos.action is not None, "no actions, which reads = action needs"
+        )
+        require(
+            reads != "next" or demos.next_obs is not None,
+            "not all steps have a next one, which reads = next needs",
+        )
+        width = {"action": spec.action_dim, "next": spec.obs_dim, "state": 0}[reads]
+        self.config, self.reads, self.demos, self.reward_of = config, reads, demos, reward_of
+        self.inputs = spec.obs_dim + width + 1
+        self.absorbing = jnp.zeros(self.inputs).at[-1].set(1.0)  # the absorbing state's inputs
+        self.optimiser = optax.adam(config.discriminator_lr)
+
+    def init(self, key: jax.Array) -> DiscriminatorState:
+        """A fresh net."""
+        net = init_mlp(key, (self.inputs, *self.config.discriminator_hidden, 1), 0.1)
+        return DiscriminatorState(net, self.optimiser.init(net))
+
+    def read(
+        self, norm: Norm, obs: jax.Array, action: jax.Array | None, next_obs: jax.Array | None
+    ) -> jax.Array:
+        """The net's inputs for transitions."""
         parts = [normalised(norm, obs)]
-        if reads == "action":
+        if self.reads == "action" and action is not None:
             parts.append(jnp.clip(action, -1, 1))
-        elif reads == "next":
+        elif self.reads == "next" and next_obs is not None:
             parts.append(normalised(norm, next_obs))
         return jnp.concatenate([*parts, jnp.zeros((*obs.shape[:-1], 1))], -1)
 
     def step(
-        state: DiscriminatorState, norm: Norm, batch: Batch, ends: jax.Array, key: jax.Array
+        self, state: DiscriminatorState, norm: Norm, batch: Batch, ends: jax.Array, key: jax.Array
     ) -> tuple[DiscriminatorState, Metrics]:
         """One step on the agent's transitions and as many pairs of the expert.
 
@@ -108,22 +112,22 @@ def make_discriminator(
         """
         key_expert, key_mix = jax.random.split(key)
         n = len(batch.obs)
-        pick = jax.random.randint(key_expert, (n,), 0, len(demos.obs))
-        expert = read(norm, *(None if x is None else x[pick] for x in demos))
-        agent = read(norm, batch.obs, batch.action, batch.next_obs)
+        pick = jax.random.randint(key_expert, (n,), 0, len(self.demos.obs))
+        expert = self.read(norm, *(None if x is None else x[pick] for x in self.demos))
+        agent = self.read(norm, batch.obs, batch.action, batch.next_obs)
         mix = jax.random.uniform(key_mix, (n, 1))
         between = mix * expert + (1 - mix) * agent
 
         def discriminator_loss(net: MLP) -> tuple[jax.Array, Metrics]:
             on_expert, on_agent = logits(net, expert), logits(net, agent)
-            after_end = jax.nn.softplus(logits(net, absorbing)) * ends.sum()
+            after_end = jax.nn.softplus(logits(net, self.absorbing)) * ends.sum()
             agent_loss = (jax.nn.softplus(on_agent).sum() + after_end) / (n + ends.sum())
             slope = jax.vmap(jax.grad(logits, 1), (None, 0))(net, between)
             size = jnp.sqrt((slope**2).sum(-1) + 1e-12)
             penalty = ((size - 1) ** 2).mean()
             loss = jax.nn.softplus(-on_expert).mean() + agent_loss
             right = ((on_expert > 0).mean() + (on_agent <= 0).mean()) / 2
-            return loss + config.gradient_penalty * penalty, {
+            return loss + self.config.gradient_penalty * penalty, {
                 "discriminator/loss": loss,
                 "discriminator/penalty": penalty,
                 "discriminator/right": right,
@@ -132,10 +136,9 @@ def make_discriminator(
             }
 
         grads, metrics = jax.grad(discriminator_loss, has_aux=True)(state.net)
-        updates, opt = optimiser.update(grads, state.net_opt)
+        updates, opt = self.optimiser.update(grads, state.net_opt)
         return DiscriminatorState(optax.apply_updates(state.net, updates), opt), metrics
 
-    def reward(net: MLP, x: jax.Array) -> jax.Array:
-        return jnp.clip(reward_of(logits(net, x)), -REWARD_BOUND, REWARD_BOUND)
-
-    return Discriminator(init, read, step, reward, absorbing)
+    def reward(self, net: MLP, x: jax.Array) -> jax.Array:
+        """The reward of inputs."""
+        return jnp.clip(self.reward_of(logits(net, x)), -REWARD_BOUND, REWARD_BOUND)

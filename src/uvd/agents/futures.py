@@ -30,10 +30,10 @@ def after_outcome(offset: jax.Array) -> jax.Array:
 class Context(NamedTuple):
     """Where the density looks from."""
 
-    obs: jax.Array
-    action: jax.Array
-    achieved: jax.Array
-    intended: jax.Array  # the goal that is pursued
+    obs: jax.Array  # [n, obs]
+    action: jax.Array  # [n, action]
+    achieved: jax.Array  # [n, goal]
+    intended: jax.Array  # [n, goal], the goal that is pursued
 
     @classmethod
     def before(cls, batch: Batch) -> "Context":

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec
-from uvd.agents.discriminator import DiscriminatorConfig, DiscriminatorState, make_discriminator
+from uvd.agents.discriminator import Discriminator, DiscriminatorConfig, DiscriminatorState
 from uvd.collect.exploration import CollectConfig
 from uvd.core.config import Count, Discount, Layers, NotNegative, Positive, Share, validate
 from uvd.core.nets import init_mlp
@@ -82,12 +82,12 @@ class GAILState(NamedTuple):
 class Rollout(NamedTuple):
     """What an epoch of PPO reads of each transition."""
 
-    obs: jax.Array
-    goal: jax.Array
-    action: jax.Array
-    log_prob: jax.Array  # of the action, when it was drawn
-    advantage: jax.Array
-    ret: jax.Array  # what the value is fitted to
+    obs: jax.Array  # [n, obs]
+    goal: jax.Array  # [n, goal]
+    action: jax.Array  # [n, action]
+    log_prob: jax.Array  # [n], of the action, when it was drawn
+    advantage: jax.Array  # [n]
+    ret: jax.Array  # [n], what the value is fitted to
 
 
 def optimiser(lr: float) -> optax.GradientTransformation:
@@ -219,7 +219,7 @@ def cycle_rows(ring: Ring, n: int) -> jax.Array:
 
 def make_gail(config: GAILConfig, spec: Spec) -> Agent:
     """GAIL, its settings bound."""
-    discriminator = make_discriminator(config.discriminator, spec, jax.nn.softplus)
+    discriminator = Discriminator(config.discriminator, spec, jax.nn.softplus)
 
     def init(key: jax.Array) -> GAILState:
         key_ppo, key_discriminator = jax.random.split(key)

@@ -21,33 +21,33 @@ from uvd.core.episode import Episode
 class Ring(NamedTuple):
     """The rows of all live episodes, and the order of their transitions."""
 
-    obs: jax.Array
-    action: jax.Array
-    achieved: jax.Array
-    goal: jax.Array
-    terminated: jax.Array  # this transition ended the task
-    reached: jax.Array  # the roll-out achieved its intended goal
-    steps_left: jax.Array  # transitions from here to the episode's end; 0 in its last row
-    steps_done: jax.Array  # transitions from the episode's start to here
-    order: jax.Array
-    rows_written: jax.Array
+    obs: jax.Array  # [rows, obs]
+    action: jax.Array  # [rows, action]
+    achieved: jax.Array  # [rows, goal]
+    goal: jax.Array  # [rows, goal], the intended one
+    terminated: jax.Array  # [rows], whether this transition ended the task
+    reached: jax.Array  # [rows], whether the roll-out achieved its intended goal
+    steps_left: jax.Array  # [rows], transitions from here to the episode's end; 0 in its last row
+    steps_done: jax.Array  # [rows], transitions from the episode's start to here
+    order: jax.Array  # [rows], places of the transitions
+    rows_written: jax.Array  # rows ever written
     first: jax.Array  # number of the oldest live transition
     last: jax.Array  # transitions ever written
-    reward: jax.Array  # of the transition that starts here
+    reward: jax.Array  # [rows], of the transition that starts here
 
 
 class Batch(NamedTuple):
     """Transitions, and where they lie."""
 
-    row: jax.Array
-    obs: jax.Array
-    action: jax.Array
-    next_obs: jax.Array
-    achieved: jax.Array
-    next_achieved: jax.Array
-    goal: jax.Array
-    terminated: jax.Array
-    reward: jax.Array  # the task's own; zero where it follows from the goal
+    row: jax.Array  # [batch]
+    obs: jax.Array  # [batch, obs]
+    action: jax.Array  # [batch, action]
+    next_obs: jax.Array  # [batch, obs]
+    achieved: jax.Array  # [batch, goal]
+    next_achieved: jax.Array  # [batch, goal]
+    goal: jax.Array  # [batch, goal], the intended one
+    terminated: jax.Array  # [batch]
+    reward: jax.Array  # [batch], the task's own; zero where it follows from the goal
 
 
 def init_ring(capacity: int, obs_dim: int, action_dim: int, goal_dim: int) -> Ring:
