@@ -113,7 +113,7 @@ class Discriminator:
         key_expert, key_mix = jax.random.split(key)
         n = len(batch.obs)
         pick = jax.random.randint(key_expert, (n,), 0, len(self.demos.obs))
-        expert = self.read(norm, *(None if x is None else x[pick] for x in self.demos))
+        expert = self.read(norm, *jax.tree.map(lambda x: x[pick], self.demos))
         agent = self.read(norm, batch.obs, batch.action, batch.next_obs)
         mix = jax.random.uniform(key_mix, (n, 1))
         between = mix * expert + (1 - mix) * agent
