@@ -28,7 +28,7 @@ test: .venv/dev  ## the quick tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-slow: .venv/dev ## learning checks of minutes, and Stable-Baselines3 on our tasks
-	$(PIP) -e '.[dev,slow]'
+	$(PIP) -e '.[dev,slow,docs]'
 	$(BIN)/python -m pytest -m slow
 
 check: .venv/dev ## format, lint, types, tests

@@ -47,5 +47,13 @@ def block_math(translator, node):
     raise SkipNode
 
 
+def code_blocks(app, what, name, obj, options, lines):
+    """An indented block in a docstring is code."""
+    for i in range(len(lines) - 1, 0, -1):
+        if lines[i].startswith("    ") and not lines[i - 1].strip():
+            lines[i - 1 : i] = ["", "::", ""]
+
+
 def setup(app):
+    app.connect("autodoc-process-docstring", code_blocks)
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))

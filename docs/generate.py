@@ -12,8 +12,6 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-os.environ["COLUMNS"] = "100"  # the width of help
-
 from uvd import cli
 from uvd.agents import ALGORITHMS
 from uvd.agents.agent import Algorithm
@@ -21,6 +19,7 @@ from uvd.agents.kdi import BY_MATCH
 from uvd.demos.select import DemoSettings
 from uvd.settings import RunSettings, presets
 
+WIDTH = 92  # of help
 SETTINGS = """\
 # Every setting
 
@@ -107,10 +106,11 @@ def settings_page() -> str:
 
 def help_of(words: list[str]) -> str:
     """What `uvd WORDS --help` prints."""
-    out = io.StringIO()
+    os.environ["COLUMNS"], out = str(WIDTH), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         cli.main([*words, "--help"])
-    return re.sub(r"\x1b\[[\d;]*m| +$", "", out.getvalue(), flags=re.MULTILINE).strip("\n")
+    text = re.sub(r"\x1b\[[\d;]*m| +$", "", out.getvalue(), flags=re.MULTILINE).strip("\n")
+    return "\n".join(textwrap.fill(line, WIDTH) or line for line in text.splitlines())
 
 
 def commands(group: Any, words: list[str]) -> list[list[str]]:

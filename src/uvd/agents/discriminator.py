@@ -33,7 +33,7 @@ class DiscriminatorConfig:
     """What the discriminator reads, and how it learns."""
 
     reads: Literal["auto", "action", "next", "state"] = "auto"
-    """What is told apart: action (s, a), next (s, s'), state (s); auto: action where demonstrations
+    """What it compares: action (s, a), next (s, s'), state (s); auto: action where demonstrations
     have them, else state."""
     discriminator_hidden: Layers = (64, 64)
     """Hidden layers of the discriminator."""
