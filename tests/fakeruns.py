@@ -1,5 +1,5 @@
 """Run folders whose agents are random numbers in the right shapes: to train one would take longer
-than all tests that draw it, and the drawing cannot tell. `test_mini` draws trained ones."""
+than all tests that draw it, and the drawing cannot tell. `test_reproduce` draws trained ones."""
 
 import jax
 import numpy as np

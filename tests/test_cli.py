@@ -82,15 +82,18 @@ PUSH = ["train", "uvd", "PointPush-v0"]
         (["eval", "no/such/run", "--video-episodes", "0"], "video_episodes = 0"),
         (["plot"], "uvd plot needs at least one run folder"),
         (["plot", "density", "no/such/run"], "no/such/run"),
-        (["reproduce", "figure2", "--panel", "psh"], "unknown panel 'psh'; nearest: push"),
-        (["reproduce", "figure2", "--pannels", "push"], "nearest: --panels"),
+        (["reproduce", "figure2", "--panel", "psh"], "unknown task 'psh'; nearest: push"),
+        (["reproduce", "figure2", "--taks", "push"], "nearest: --tasks"),
         (["reproduce", "figure2", "--panel", "push", "--steps", "0"], "steps = 0"),
-        (["reproduce", "figure3", "--panel", "chetah"], "unknown panel 'chetah'; nearest: cheetah"),
+        (["reproduce", "figure3", "--panel", "chetah"], "unknown task 'chetah'; nearest: cheetah"),
         (["reproduce", "figure3", "--grid", "1-20"], "must read TRAJECTORIESxEVERY"),
-        (["reproduce", "figure3", "--demos", "a.h5"], "name it with --panel"),
+        (["reproduce", "figure3", "--demos", "a.h5"], "name it with --tasks"),
         (["reproduce", "figure3", "--draw"], "no finished runs"),
-        (["reproduce", "imitation", "--methods", "vid"], "unknown imitator 'vid'; nearest: vdi"),
-        (["reproduce", "imitation", "--draw"], "unknown option '--draw'"),
+        (["reproduce", "imitation", "--methods", "vid"], "unknown method 'vid'; nearest: vdi"),
+        (["reproduce"], "needs an experiment: figure2, figure3, imitation, mini"),
+        (["sweep"], "uvd sweep needs a study file, or --status DIR, or --resume DIR"),
+        (["sweep", "no/such.toml"], "cannot read no/such.toml"),
+        (["sweep", "--resume", "no/such"], "no/such is not a study folder"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(
@@ -206,12 +209,15 @@ def test_help_of_commands(capsys: pytest.CaptureFixture) -> None:
     for args, parts in (
         (
             [],
-            ["{train,eval,export,plot,report,demos,list,reproduce,demo}", "Gymnasium environment"],
+            [
+                "{train,eval,export,plot,report,demos,list,sweep,reproduce,demo}",
+                "Gymnasium environment",
+            ],
         ),
         (["train"], ["her", "hindsight goals (HER)", "--resume"]),
-        (["reproduce"], ["mini", "figure2", "figure3", "imitation"]),
+        (["reproduce", "--help"], ["mini, figure2, figure3", "--jobs INT", "--panel"]),
+        (["sweep", "--help"], ["--resume", "--status", "--dry-run"]),
         (["plot", "--help"], ["RUNS", "-o PATH, --out PATH", "density"]),
-        (["reproduce", "mini", "--help"], ["--jobs INT", "(default: runs/mini)"]),
     ):
         assert main(args) == 0
         text = capsys.readouterr().out

@@ -13,7 +13,7 @@ SOURCE = Path(uvd.__file__).parent
 FLOORS = [
     {"core"}, {"tasks"}, {"collect"}, {"demos", "runs"}, {"agents"}, {"settings"},
     {"training", "actor"},
-    {"api"}, {"recording"}, {"experiments"}, {"cli"},
+    {"api"}, {"recording"}, {"study"}, {"experiments"}, {"cli"},
 ]  # fmt: skip
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 # What a worker process imports.

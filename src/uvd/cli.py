@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, make_dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -23,12 +22,13 @@ from tyro import conf
 from tyro.conf import Positional, arg, subcommand
 
 from uvd import __version__
-from uvd.core.config import Count, flatten, require, validate
+from uvd.core.config import Count, Size, flatten, require, validate
 from uvd.core.errors import Stopped, UserError, nearest
 
 if TYPE_CHECKING:
     from uvd.api import Trained
     from uvd.settings import RunConfig
+    from uvd.study.file import Study, Trial
 
 ABOUT = """uvd: goal-conditioned reinforcement learning, and imitation from few demonstrations.
 
@@ -51,7 +51,6 @@ SEED = "Whose policy, by its seed as `uvd eval` prints it (the run's first if no
 Seed = Annotated[int | None, arg(help=SEED)]
 TASK = "Without goals: another task of the same sizes to play in (one whose episodes do not end)."
 OtherTask = Annotated[str | None, arg(help=TASK)]
-PANEL = arg(aliases=["--panel"])
 
 
 @dataclass(frozen=True)
@@ -338,73 +337,81 @@ class List:
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """What experiments share. Other options are the arguments of the experiment's `reproduce`."""
+class Trials:
+    """Which trials of a study, and where. Those that are finished are not trained again."""
 
-    module = ""  # its name
+    out: Path | None = None  # Folder of the study (runs/NAME if not given).
+    tasks: Annotated[tuple[str, ...], arg(aliases=["--panel", "--panels"])] = ()
+    """Only these tasks, by their names in the study (those not marked extra)."""
+    methods: tuple[str, ...] = ()  # Only these methods (those not marked extra).
+    amounts: Annotated[tuple[str, ...], arg(aliases=["--grid"])] = ()
+    """Only these amounts of demonstrations, as TRAJECTORIESxEVERY: 1x20 is every 20th pair of one
+    trajectory."""
+    seeds: Count | None = None  # Seeds of every trial (the study's if not given).
+    steps: Count | None = None  # Environment steps of each seed (the study's if not given).
+    demos: str | None = None  # Demonstrations of the task other than the study's.
+    jobs: Size = 0  # Trials trained side by side (0: one on each of two CPU cores).
+    dry_run: bool = False  # Train nothing: what would be trained, and how long it takes.
 
-    out: Path  # Folder for runs, figures and tables.
-    seeds: int  # Seeds of every run.
-    methods: tuple[str, ...] = ()  # Only these methods.
-    jobs: int = 0  # Runs trained side by side (0: one on each of two CPU cores).
+    def of(self, study: "Study") -> "list[Trial]":
+        """The trials."""
+        given = {name: getattr(self, name) for name in ("seeds", "steps", "demos")}
+        given = {name: value for name, value in given.items() if value is not None}
+        trials = study.trials(self.tasks, self.methods, self.amounts, **given)
+        many = self.demos and len({trial.task for trial in trials}) > 1
+        require(not many, "--demos are of one task: name it with --tasks")
+        return trials
+
+
+@dataclass(frozen=True)
+class Sweep(Trials):
+    """Many runs from one file: every method on every task, with every setting of a grid, each with
+    all its seeds (docs/scale.md has the format)."""
+
+    study: Annotated[Path | None, Positional] = None  # A study file (TOML).
+    status: Path | None = None  # The folder of a study: print how far each trial is.
+    resume: Path | None = None  # The folder of a study: train what is not finished.
+
+    def __call__(self) -> None:
+        from uvd.study import runner
+        from uvd.study.file import read_study
+
+        if self.status:
+            return runner.status(self.status)
+        if self.resume:
+            return runner.train(self.resume, at_once=self.jobs)
+        if self.study is None:
+            raise UserError("uvd sweep needs a study file, or --status DIR, or --resume DIR")
+        study = read_study(self.study)
+        trials = runner.complete(study, self.of(study))
+        if self.dry_run:
+            return runner.dry_run(trials, self.jobs)
+        out = self.out or Path("runs", study.name)
+        runner.plan(out, trials)
+        return runner.train(out, list(trials), self.jobs)
+
+
+@dataclass(frozen=True)
+class Reproduce(Trials):
+    """The figures, and the same in miniature: mini, figure2, figure3, imitation. They are study
+    files of the package, in uvd/experiments/studies."""
+
+    experiment: Annotated[str, Positional] = ""  # mini, figure2, figure3 or imitation.
     draw: bool = False
     """Train nothing: figures and tables again, from the small files of the runs in the folder."""
 
     def __call__(self) -> None:
-        from uvd.experiments.batch import AT_ONCE
+        from uvd.experiments import reproduce
+        from uvd.study import runner
 
-        module = import_module(f"uvd.experiments.{self.module}")
+        study = reproduce.load(self.experiment)
+        out = self.out or Path("runs", study.name)
         if self.draw:
-            return module.draw(self.out)
-        own = {name: value for name, value in vars(self).items() if name not in ("jobs", "draw")}
-        return module.reproduce(**own, at_once=self.jobs or AT_ONCE)
-
-
-@dataclass(frozen=True)
-class Mini(Experiment):
-    """Figure 2 in miniature: all point tasks, all methods (td3, her-future, her-final, her-episode,
-    her-paper, uvd; if named also uvd-density: no true futures; her-calm: actions cost more)."""
-
-    module = "mini"
-    tasks: tuple[str, ...] = ()  # Only these tasks (all point tasks if none is named).
-
-
-@dataclass(frozen=True)
-class Figure2(Experiment):
-    """Figure 2: methods td3, her and uvd on the Fetch robot's push and slide."""
-
-    module = "figure2"
-    panels: Annotated[tuple[str, ...], PANEL] = ()  # Only: push, slide, sparse, noise.
-    steps: int | None = None
-    """Environment steps of each seed (if not given: push 500 000, the others 1 000 000)."""
-    code_noise: bool = False  # Noise as the authors' released code has it, not the paper's formula.
-
-
-@dataclass(frozen=True)
-class Figure3(Experiment):
-    """Figure 3: methods vdi, kdi, kdi-changes, gail, dac, bc over the amount of demonstrations."""
-
-    module = "figure3"
-    panels: Annotated[tuple[str, ...], PANEL] = ()  # Only: cheetah, humanoid.
-    steps: int | None = None
-    """Environment steps of each seed (if not given, each method's own: VDI 10 or 25 million)."""
-    grid: tuple[str, ...] = ()
-    """Only these amounts, as TRAJECTORIESxEVERY: 1x20 is every 20th pair of one trajectory."""
-    demos: str | None = None  # Demonstrations of the panel's task other than the shipped ones.
-
-
-@dataclass(frozen=True)
-class Imitation(Experiment):
-    """Figure 3 in miniature: methods vdi, dac, gail and bc on PointLoop from 20 pairs of an expert
-    (if named, also dac-states and gail-states: without actions, as VDI)."""
-
-    draw: conf.Suppress[bool] = False
-
-    def __call__(self) -> None:
-        from uvd.experiments import batch, imitation_mini
-
-        methods = self.methods or imitation_mini.MAIN_METHODS
-        imitation_mini.run(self.out, self.seeds, methods, self.jobs or batch.AT_ONCE)
+            return reproduce.draw(study, out)
+        trials = self.of(study)
+        if self.dry_run:
+            return runner.dry_run(runner.complete(study, trials), self.jobs)
+        return reproduce.reproduce(study, out, trials, self.jobs)
 
 
 @dataclass(frozen=True)
@@ -414,9 +421,9 @@ class Demo:
     out: Path = Path("demo")  # Folder for runs, figures and tables.
 
     def __call__(self) -> None:
-        from uvd.experiments import mini
+        from uvd.experiments.demo import demo
 
-        mini.demo(self.out)
+        demo(self.out)
 
 
 class Group(NamedTuple):
@@ -430,12 +437,6 @@ class Group(NamedTuple):
 HELP = {"-h", "--help"}
 NAMES = (conf.OmitArgPrefixes, conf.OmitSubcommandPrefixes, conf.PositionalMetavarFromFieldName)
 STYLE: Any = (*NAMES, conf.DisallowNone)
-EXPERIMENTS = {
-    "mini": Mini(Path("runs/mini"), seeds=10),
-    "figure2": Figure2(Path("runs/figure2"), seeds=5),
-    "figure3": Figure3(Path("runs/figure3"), seeds=5),
-    "imitation": Imitation(Path("runs/imitation"), seeds=2),
-}
 DEMOS = {"info": DemosInfo, "record": DemosRecord}
 COMMANDS = {
     "train": Group("An algorithm on a task, all seeds at once.", "algorithm", {"--resume": Resume}),
@@ -445,7 +446,8 @@ COMMANDS = {
     "report": Report,
     "demos": Group("What demonstrations hold; a run's policy as new ones.", "command", DEMOS),
     "list": List,
-    "reproduce": Group("The figures, and the same in miniature.", "experiment", EXPERIMENTS),
+    "sweep": Sweep,
+    "reproduce": Reproduce,
     "demo": Demo,
 }
 

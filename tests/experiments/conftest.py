@@ -1,31 +1,29 @@
-"""In place of training: processes that report some numbers at once."""
+"""In place of training: trials that report some numbers at once."""
 
 import pytest
 
-from uvd.experiments import batch
 from uvd.runs import Run
+from uvd.study import runner
 
 SUCCESS = {"td3": 0.1, "her": 0.7, "uvd": 0.9}
 RETURN = {"vdi": 90.0, "kdi": 95.0, "gail": 70.0, "dac": 50.0, "bc": 20.0}
 
 
 class FakeTraining:
-    """Two reports, from where a run stands, and a checkpoint. `trained` has the runs' names."""
+    """Two reports and a checkpoint. `trained` has the trials' names."""
 
     def __init__(self):
         self.trained: list[str] = []
-        self.stop_before: tuple[str, int] | None = None  # a run's name, and a report
-        self.code = 0
 
-    def __call__(self, path, core):
-        run = Run.open(path)
-        self.trained.append(path.name)
-        for i in range(len(run.rows()) + 1, 3):
-            if self.stop_before == (path.name, i):
-                return 130
+    def __call__(self, driver, name, core):
+        path = driver.out / name
+        self.trained.append(name)
+        run = Run.create(path, driver.trials[name])
+        for i in (1, 2):
             run.report(self.report(run.config, i))
+        (path / "episodes").mkdir()
         run.save(run.rows()[-1]["step"], {}, {})
-        return self.code
+        return 0, ""
 
     def report(self, config, i):
         seeds, algorithm = range(config["run"]["seeds"]), config["algorithm"]
@@ -46,5 +44,5 @@ class FakeTraining:
 @pytest.fixture
 def training(monkeypatch):
     fake = FakeTraining()
-    monkeypatch.setattr(batch, "train_process", fake)
+    monkeypatch.setattr(runner.Driver, "_train", lambda *args: fake(*args))
     return fake

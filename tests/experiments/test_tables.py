@@ -1,16 +1,22 @@
 import json
 
-from uvd.experiments import mini, tables
-from uvd.experiments.batch import train_into
+from uvd.experiments import reproduce, tables
 from uvd.runs import Run
+from uvd.study import runner
 
 CLIFF, PUSH = "PointCliff-v0", "PointPush-v0"
-PLAIN = [name for name in mini.METHODS if name not in mini.EXTRA]
+
+
+def train(out, methods=()):
+    study = reproduce.load("mini")
+    trials = study.trials((PUSH, CLIFF), methods, seeds=3, steps=1000)
+    runner.plan(out, runner.complete(study, trials))
+    runner.train(out, at_once=1)
+    return [out / trial.name for trial in trials]
 
 
 def test_tables_hold_what_the_runs_report(training, tmp_path):
-    jobs = mini.make_jobs({PUSH: 1000, CLIFF: 1000}, 3, PLAIN)
-    found = tables.read_success(train_into(tmp_path, jobs, 1))
+    found = tables.read_success(train(tmp_path))
     table = tables.tabulate_success(found)
     rows = {row[:2]: dict(zip(table.header, row)) for row in table.rows}
     uvd = rows[PUSH, "UVD"]
@@ -30,7 +36,7 @@ def test_tables_hold_what_the_runs_report(training, tmp_path):
 
 
 def test_a_number_that_is_not_finite_is_reported(training, tmp_path):
-    (path,) = train_into(tmp_path, mini.make_jobs({PUSH: 1000}, 3, ["uvd"]), 1)
+    path = train(tmp_path, ["uvd"])[0]
     rows = Run.open(path).rows()
     rows[0]["critic/target_over_bound_max"] = [1.0, None, 2.0]
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -19,7 +19,6 @@ from uvd.collect.worker import EVAL, TRAIN, Job, randomness
 from uvd.core.errors import Stopped, UserError
 from uvd.demos.files import load_demos
 from uvd.demos.write import write_npz
-from uvd.experiments.pointloop import make_demos
 from uvd.runs import Run
 from uvd.training.loop import first_bad, summarise
 from wholeruns import assert_equal_arrays, assert_same_run, when_printed
@@ -86,7 +85,9 @@ KDI = {
 @pytest.fixture(scope="module")
 def loops(tmp_path_factory) -> Path:
     """Demonstrations of PointLoop."""
-    return write_npz(make_demos(2), tmp_path_factory.mktemp("demos") / "loop")
+    return write_npz(
+        load_demos("pointloop-expert").trajectories[:2], tmp_path_factory.mktemp("demos") / "loop"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -39,10 +39,12 @@ class Sheet(NamedTuple):
         print()
 
 
-def write_summary(title: str, out: Path, table: Sheet, *more: str) -> None:
-    """summary.md with a table and what else there is to say; the table is printed."""
+def write_summary(title: str, out: Path, table: Sheet, *more: str, show: bool = True) -> None:
+    """summary.md with a table and what else there is to say; the table is shown."""
     text = "\n".join([f"# {title}\n", table.markdown(), *more])
     (out / "summary.md").write_text(text, encoding="utf-8")
+    if not show:
+        return
     table.show()
     print(f"tables and figures: {out}", flush=True)
 
@@ -128,8 +130,10 @@ exceed. Finite: every metric of every report is a number.
 """
 
 
-def write_success(title: str, out: Path, paths: Sequence[Path], *more: str) -> None:
+def write_success(
+    title: str, out: Path, paths: Sequence[Path], *more: str, show: bool = True
+) -> None:
     """summary.md of runs with goals: success, differences, and what else there is to say."""
     found = read_success(paths)
     more = (NOTE, tabulate_differences(found).markdown(), *more)
-    write_summary(title, out, tabulate_success(found), *more)
+    write_summary(title, out, tabulate_success(found), *more, show=show)

@@ -1,0 +1,181 @@
+"""Study files: what to run, as TOML. Every method on every task, with every setting of a grid.
+
+    [settings]                      # of all trials: of the algorithms, the run, the demonstrations
+    seeds = 5
+    steps = 100_000
+    [tasks]
+    PointPush-v0 = {}
+    sparse = { task = "PointPushSparse-v0", steps = 200_000 }
+    [methods]
+    uvd = {}
+    calm = { algorithm = "her", action_penalty = 1.0, only = ["sparse"] }
+    [methods.uvd.on.sparse]         # of this method on this task
+    preset = "precise"
+    [grid]                          # every combination
+    gamma = [0.95, 0.98]
+
+A trial is a run: one method on one task, all its seeds. What stands nearer to it wins: `settings`,
+the task's, the method's, the method's on the task, the grid's. `amounts` of a task are amounts of
+demonstrations, TRAJECTORIESxEVERY. What is `extra` is trained only where it is named.
+"""
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from uvd.api import file_name
+from uvd.core.config import require
+from uvd.core.errors import UserError, nearest, refused
+
+Table = dict[str, Any]
+KEYS = {"about", "note", "metrics", "settings", "tasks", "methods", "grid"}
+OF_TASK = {"task", "title", "amounts", "extra"}
+OF_METHOD = {"algorithm", "only", "on", "extra"}
+
+
+class Amount(NamedTuple):
+    """How many demonstrations: so many trajectories, every n-th step of each."""
+
+    trajectories: int
+    every: int
+
+    @classmethod
+    def parse(cls, word: str) -> "Amount":
+        """From `1x20`."""
+        found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", word)
+        require(found, f"amount '{word}' must read TRAJECTORIESxEVERY, such as 1x20")
+        assert found
+        return cls(*map(int, found.groups()))
+
+    def __str__(self) -> str:
+        return f"{self.trajectories}x{self.every}"
+
+
+class Trial(NamedTuple):
+    """A run of a study."""
+
+    name: str  # its folder
+    algorithm: str
+    task: str
+    preset: str | None
+    given: Table
+    task_settings: Table
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file."""
+
+    path: Path
+    text: str
+    tasks: dict[str, Table]
+    methods: dict[str, Table]
+    about: str = ""
+    note: str = ""
+    """What a reader of its tables must know."""
+    metrics: list[str] = field(default_factory=list)
+    """Metrics to draw beside the scores."""
+    settings: Table = field(default_factory=dict)
+    grid: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The file's, without its suffix."""
+        return self.path.stem
+
+    def refuse(self, error: UserError, trial: Trial | None = None) -> UserError:
+        """The error with the line it is about: the one with most of the words that it names."""
+        message, known = str(error), _words(self.text)
+        if trial:
+            known = {trial.task, trial.algorithm, str(trial.preset), *trial.given}
+            known |= {str(value) for value in trial.given.values()}
+        named = {word: 1 + 2 * (f"'{word}'" in message) for word in known & _words(message)}
+        lines = [_words(line.split("#")[0]) for line in self.text.splitlines()] or [set()]
+        weights = [sum(named.get(word, 0) for word in line) for line in lines]
+        return UserError(f"{self.path}:{weights.index(max(weights)) + 1}: {message}")
+
+    def trials(
+        self,
+        tasks: Sequence[str] = (),
+        methods: Sequence[str] = (),
+        amounts: Sequence[str] = (),
+        extra: bool = False,
+        **given: Any,
+    ) -> list[Trial]:
+        """All trials, or those of the named tasks and methods; `given` settings win over all."""
+        chosen = [_choose(self.tasks, tasks, "task", extra)]
+        chosen += [_choose(self.methods, methods, "method", extra)]
+        found = []
+        for (key, task), (name, method) in itertools.product(*(c.items() for c in chosen)):
+            if key not in method.get("only", [key]):
+                continue
+            own = {**self.settings, **_rest(task, OF_TASK), **_rest(method, OF_METHOD)}
+            own |= {**method.get("on", {}).get(key, {}), **given}
+            preset, of_task = own.pop("preset", None), own.pop("task_settings", {})
+            identity, algorithm = task.get("task", key), method.get("algorithm", name)
+            start = f"{file_name(identity)}-{name}"
+            for words in itertools.product(amounts or task.get("amounts", [""]), *self._grid()):
+                amount = Amount.parse(words[0])._asdict() if words[0] else {}
+                settings = {**own, **dict(words[1:]), **amount}
+                ends = [f"{name}{value}" for name, value in words[1:]] + [words[0]]
+                folder = "-".join(filter(None, [start, *ends]))
+                found.append(Trial(folder, algorithm, identity, preset, settings, of_task))
+        require(found, "no method is left for these tasks")
+        names = [trial.name for trial in found]
+        for name in names:
+            require(names.count(name) == 1, f"two trials are called '{name}'")
+        return found
+
+    def _grid(self) -> list[list[tuple[str, Any]]]:
+        return [[(name, value) for value in values] for name, values in self.grid.items()]
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[\w-]+(?:\.\d+)*", text))
+
+
+def _choose(known: dict[str, Table], names: Sequence[str], what: str, extra: bool) -> Any:
+    require_known(names, known, what)
+    return {
+        k: x for k, x in known.items() if (k in names if names else extra or not x.get("extra"))
+    }
+
+
+def _rest(table: Table, own: set[str]) -> Table:
+    return {name: value for name, value in table.items() if name not in own}
+
+
+def require_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuses a name that is not among the known ones."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise nearest(name, known, what)
+
+
+def read_study(path: Path) -> Study:
+    """A study from its file; what does not fit together is refused with its line."""
+    with refused(f"cannot read {path}"):
+        text = path.read_text("utf-8")
+        rows = tomllib.loads(text)
+    study = Study(path, text, {}, {})
+    try:
+        require_known(rows, KEYS, "key")
+        for key in ("tasks", "methods"):
+            table = rows.get(key)
+            if isinstance(table, list):
+                table = {name: {} for name in table}
+            require(table, f"a study needs '{key}': name at least one")
+            rows[key] = table
+        study = Study(path, text, **rows)
+        tables = [study.settings, study.grid, *study.tasks.values(), *study.methods.values()]
+        require(all(isinstance(x, dict) for x in tables), "tasks and methods are tables: NAME = {}")
+        for method in study.methods.values():
+            require_known([*method.get("only", []), *method.get("on", {})], study.tasks, "task")
+    except UserError as error:
+        raise study.refuse(error) from None
+    return study
