@@ -247,8 +247,9 @@ def experts() -> str:
 def pointloop() -> str:
     rows = []
     for r in results("imitation").values():
-        reads = " (states alone)" if "states" in r.method or r.method == "vdi" else ""
-        name = NAMES[r.method.removesuffix("-states")].split(",")[0] + reads
+        method = r.method.removesuffix("-1x5")
+        reads = " (states alone)" if "states" in method or method == "vdi" else ""
+        name = NAMES[method.removesuffix("-states")].split(",")[0] + reads
         rows.append((name, r.seeds, r.steps, cell(r.last("eval/return"), 0, 1)))
     return table(("method", "seeds", "steps", "return"), rows, 1)
 
