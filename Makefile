@@ -29,6 +29,8 @@ test: .venv/dev  ## the quick tests
 
 test-slow: .venv/dev ## learning checks of minutes, and Stable-Baselines3 on our tasks
 	$(PIP) -e '.[dev,slow,docs]'
+	command -v chromium && command -v chromedriver || \
+	  { apt-get update -q && apt-get install -y -q chromium chromium-driver; }
 	$(BIN)/python -m pytest -m slow
 
 check: .venv/dev ## format, lint, types, tests
@@ -39,6 +41,7 @@ check: .venv/dev ## format, lint, types, tests
 
 bench: .venv/base ## speed and memory, as ratios measured in one run
 	$(BIN)/python bench/update.py
+	$(BIN)/python bench/report.py
 
 docs: .venv/dev ## the site: build/docs/index.html
 	$(PIP) -e '.[docs]'

@@ -33,6 +33,20 @@ def make_run(path, algorithm, task, steps=(100, 200, 300), task_settings=None, *
     return path
 
 
+def train(
+    path, algorithm, task, curves, every=100, budget=None, metric="eval/success_final", **more
+):
+    """A run whose seeds have these curves."""
+    steps = budget or every * len(curves[0])
+    make_run(path, algorithm, task, steps=(), seeds=len(curves), **more)
+    run = Run.open(path)
+    run.config["run"]["steps"] = steps
+    run.write_config()
+    for i, values in enumerate(zip(*curves), 1):
+        run.report({"step": i * every, "seconds": 2.0 * i, metric: list(values)})
+    return path
+
+
 def add_agent(path):
     """A checkpoint for the run."""
     run, rng = Run.open(path), np.random.default_rng(0)

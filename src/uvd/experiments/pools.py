@@ -6,6 +6,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +31,9 @@ class Curve(NamedTuple):
     seconds: np.ndarray
 
 
-def read_curve(run: Run, metric: str) -> Curve:
-    """The reports that have the metric."""
-    rows = run.rows()
+def read_curve(run: Run, metric: str, rows: Sequence[Mapping[str, Any]] | None = None) -> Curve:
+    """The reports that have the metric; `rows` are the run's, if they are read already."""
+    rows = run.rows() if rows is None else rows
     if not rows:
         raise UserError(f"{run.path} has no reports yet; go on with: uvd train --resume {run.path}")
     having = [row for row in rows if isinstance(row.get(metric), list)]
@@ -45,11 +46,33 @@ def read_curve(run: Run, metric: str) -> Curve:
     return Curve(steps, values, seconds)
 
 
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """All run folders in some folders; the small files beside `runs/` count once."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder} is not a folder: name a run, or a folder that holds runs")
+        for config in sorted(folder.rglob("config.toml")):
+            path = config.parent
+            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            small = path.parents[1] / path.name / config.name
+            copied = path.parent.name == "runs" and small.exists()
+            if not hidden and not copied:
+                found.setdefault(path.resolve(), path)
+    if not found:
+        names = ", ".join(map(str, folders))
+        raise UserError(f"{names} holds no runs: a run's folder has a config.toml")
+    return list(found.values())
+
+
 def pool(curves: Sequence[Curve]) -> Curve:
     """All seeds of some runs over their common range, at the reports of the run with the fewest."""
     steps = min((curve.steps for curve in curves), key=len)
     first, last = (f(c.steps[end] for c in curves) for f, end in ((max, 0), (min, -1)))
-    steps = steps[(first <= steps) & (steps <= last)]
+    if first > last:
+        raise UserError(f"runs of one method end at step {last} and begin at step {first}")
+    inside = (first <= steps) & (steps <= last)
+    steps = steps[inside] if inside.any() else np.array([last])
     values = [np.interp(steps, c.steps, seed) for c in curves for seed in c.values]
     seconds = np.mean([np.interp(steps, c.steps, c.seconds) for c in curves], 0)
     return Curve(steps, np.array(values), seconds)
@@ -77,7 +100,8 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if name not in NEUTRAL}
 
 
-def usual(algorithm: str, task: str, preset: str | None = None) -> dict[str, Any]:
+@lru_cache
+def usual(algorithm: str, task: str, preset: str | None = None) -> Mapping[str, Any]:
     """The same of a run to which no settings are given; empty if this version does not know it."""
     try:
         config = build(algorithm, task, preset)

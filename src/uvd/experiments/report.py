@@ -4,7 +4,6 @@ Every number on it is computed here; report.html only shows them.
 """
 
 import base64
-import hashlib
 import json
 import math
 import mimetypes
@@ -48,35 +47,14 @@ class Read:
         return self.curve.steps[-1] >= self.run.config["run"]["steps"]
 
 
-def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """All run folders in some folders; the small files beside `runs/` count once."""
-    found: dict[Path, Path] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder} is not a folder: give a run's folder, or one that holds runs"
-            )
-        for config in sorted(folder.rglob("config.toml")):
-            path = config.parent
-            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-            copied = (
-                path.parent.name == "runs" and (path.parents[1] / path.name / config.name).exists()
-            )
-            if not hidden and not copied:
-                found.setdefault(path.resolve(), path)
-    if not found:
-        names = ", ".join(map(str, folders))
-        raise UserError(f"{names} holds no runs: a run's folder has a config.toml")
-    return list(found.values())
-
-
 def read_run(path: Path) -> Read:
     """A run's returns, or its success at the final step. UserError if there is nothing to draw."""
     try:
         run = Run.open(path)
-        rewarded = any("eval/return" in row for row in run.rows())
+        rows, seeds = run.rows(), pools.seeds_of(run)
+        rewarded = any("eval/return" in row for row in rows)
         metric = "eval/return" if rewarded else "eval/success_final"
-        curve, seeds = pools.read_curve(run, metric), pools.seeds_of(run)
+        curve = pools.read_curve(run, metric, rows)
         pools.settings_of(run.config), pools.task_name(run), run.config["algorithm"]
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
@@ -88,7 +66,7 @@ def read_run(path: Path) -> Read:
 def write_report(folders: Sequence[Path], out: Path) -> list[str]:
     """Writes the page of all runs in some folders; returns what was left out, a line each."""
     found, notes = [], []
-    for path in find_runs(folders):
+    for path in pools.find_runs(folders):
         try:
             found.append(read_run(path))
         except UserError as error:
@@ -168,17 +146,19 @@ def _choose(label: str, task: str, group: Sequence[Read], notes: list[str]) -> l
     finished = [r for r in group if r.finished]
     left = [r.run.path for r in group if finished and not r.finished]
     notes += [f"left out: {path} is not finished, other seeds of {label} are" for path in left]
+    if not finished:
+        notes.append(f"not finished: {label} on {task}, drawn as far as it is")
+        begin = max(r.curve.steps[0] for r in group)  # a run that ends before it has nothing shared
+        finished = [r for r in group if r.curve.steps[-1] >= begin]
     chosen: list[Read] = []
     taken: dict[int, Path] = {}
-    for read in finished or group:
+    for read in finished:
         if twice := [seed for seed in read.seeds if seed in taken]:
             first = taken[twice[0]]
             notes.append(f"left out: {read.run.path} has seed {twice[0]}, as {first} has")
         else:
             taken |= dict.fromkeys(read.seeds, read.run.path)
             chosen.append(read)
-    if not finished:
-        notes.append(f"not finished: {label} on {task}, drawn as far as it is")
     return chosen
 
 
@@ -186,29 +166,18 @@ def _row(label: str, group: Sequence[Read], curve: Curve, threshold: float) -> d
     """A method on a task: its score, its curve, its seeds, how it was trained."""
     shown = np.unique(np.linspace(0, len(curve.steps) - 1, POINTS).round().astype(int))
     middle, low, high = statistics.curve(curve.values[:, shown], RESAMPLES)
-    reach = {
-        kind: np.concatenate(
-            [
-                statistics.time_to_threshold(getattr(r.curve, kind), r.curve.values, threshold)
-                for r in group
-            ]
-        )
-        for kind in ("steps", "seconds")
-    }
+    reach = {kind: _times(group, kind, threshold) for kind in ("steps", "seconds")}
     names = [(seed, str(r.run.path)) for r in group for seed in r.seeds]
     final, config = curve.values[:, -1], group[0].run.config
     usual = pools.usual(config["algorithm"], config["task"], config["preset"])
-    settings = pools.settings_of(config)
-    changed = [[n, x, usual.get(n)] for n, x in settings.items() if x != usual.get(n)]
+    own = pools.settings_of(config)
+    del own["steps"], own["uvd"]  # they are shown by themselves
     return {
         "label": label,
         "final": _interval(statistics.interval(final)),
         "steps": int(curve.steps[-1]),
         "seconds": _number(curve.seconds[-1]),
-        "seeds": [
-            [*name, _number(score), _number(time)]
-            for name, score, time in zip(names, final, reach["steps"])
-        ],
+        "seeds": [[*n, _number(x), _number(t)] for n, x, t in zip(names, final, reach["steps"])],
         "reached": int(np.isfinite(reach["steps"]).sum()),
         "reach": {kind: _interval(statistics.interval(x)) for kind, x in reach.items()},
         "x": curve.steps[shown].tolist(),
@@ -217,27 +186,31 @@ def _row(label: str, group: Sequence[Read], curve: Curve, threshold: float) -> d
         "low": _numbers(low),
         "high": _numbers(high),
         "each": [_numbers(values) for values in curve.values[:, shown]],
-        "settings": changed,
+        "settings": [[n, x, usual.get(n)] for n, x in own.items() if x != usual.get(n)],
         "preset": config["preset"],
         "version": config["uvd_version"],
         "commands": pools.commands(group[0].run, (seed for seed, _ in names)),
     }
 
 
+def _times(group: Sequence[Read], kind: str, threshold: float) -> np.ndarray:
+    """When each seed first reaches the threshold, in steps or seconds."""
+    curves = [(getattr(r.curve, kind), r.curve.values, threshold) for r in group]
+    return np.concatenate([statistics.time_to_threshold(*curve) for curve in curves])
+
+
 def _over_tasks(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Success over all tasks, of the methods that have as many seeds on each of them."""
-    scores: dict[str, list[list[float]]] = {}
+    """Success over all tasks, of the methods that ran on each of them."""
+    scores: dict[str, list[np.ndarray]] = {}
     for task in tasks:
         for row in task["rows"]:
-            scores.setdefault(row["label"], []).append([seed[2] for seed in row["seeds"]])
-    whole = {
-        label: np.array(each, float)
-        for label, each in sorted(scores.items())
-        if len(each) == len(tasks) and len({len(seeds) for seeds in each}) == 1
-    }
+            final = np.array([seed[2] for seed in row["seeds"]], float)
+            scores.setdefault(row["label"], []).append(final)
+    whole = {label: each for label, each in sorted(scores.items()) if len(each) == len(tasks)}
+    equal = {label: each for label, each in whole.items() if len({*map(len, each)}) == 1}
     profiles = {label: statistics.profile(x, PROFILE, RESAMPLES) for label, x in whole.items()}
     return {
-        "over": {label: _interval(statistics.interval(x)) for label, x in whole.items()},
+        "over": {label: _interval(statistics.interval(x)) for label, x in equal.items()},
         "grid": _numbers(PROFILE),
         "profile": {k: [_numbers(x) for x in p] for k, p in profiles.items()},
     }
@@ -248,12 +221,9 @@ def read_media(folders: Sequence[Path]) -> list[dict[str, Any]]:
     paths = {
         p.resolve(): p for folder in folders for kind in MEDIA for p in sorted(folder.glob(kind))
     }
-    media, left, seen = [], MEDIA_BYTES, set()
+    media, left = [], MEDIA_BYTES
     for path in sorted(paths.values(), key=lambda p: p.stat().st_size):
         content = path.read_bytes()
-        if (digest := hashlib.sha256(content).digest()) in seen:
-            continue
-        seen.add(digest)
         kind = mimetypes.guess_type(path.name)[0]
         item: dict[str, Any] = {"name": str(path), "kind": kind, "bytes": len(content)}
         if len(content) <= left:

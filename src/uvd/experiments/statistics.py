@@ -6,6 +6,7 @@ task's among themselves (Agarwal et al. 2021, "Deep RL at the edge of the statis
 With fewer than about ten seeds such intervals are somewhat too narrow: 4 seeds can only resample 4.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ def _resampled(scores: NDArray[np.float64], rng: np.random.Generator, n: int) ->
     return iqm(np.take_along_axis(scores[None], pick, 2).reshape(n, -1))
 
 
-def _weights(scores: NDArray[np.float64], rng: np.random.Generator, n: int) -> NDArray:
+def _weights(scores: NDArray, rng: np.random.Generator, n: int) -> NDArray:
     """The same resamples as weights of the seeds, `[n, tasks, seeds]`: they sum to 1."""
     tasks, seeds = scores.shape
     return rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=(n, tasks)) / (seeds * tasks)
@@ -89,13 +90,16 @@ def improvement(
 
 
 def profile(
-    scores: ArrayLike, thresholds: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
+    scores: Sequence[ArrayLike], thresholds: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """Performance profile: the share of runs that score above each threshold, mean over tasks."""
-    table, rng = _table(scores), np.random.default_rng(seed)
-    above = (table[..., None] > np.asarray(thresholds, float)).astype(float)
-    shares = np.einsum("rts,tsk->rk", _weights(table, rng, resamples), above)
-    return _between(above.mean((0, 1)), shares)
+    """Performance profile: the share of runs that score above each threshold, mean over tasks.
+
+    Of `[seeds]`, or of a list of these, which may have different lengths.
+    """
+    tasks, rng = scores if np.ndim(scores[0]) else [scores], np.random.default_rng(seed)
+    above = [1.0 * (np.asarray(x)[:, None] > np.asarray(thresholds)) for x in tasks]
+    shares = [_weights(x[None, :, 0], rng, resamples)[:, 0] @ x for x in above]
+    return _between(np.mean([x.mean(0) for x in above], 0), np.mean(shares, 0))
 
 
 def time_to_threshold(times: ArrayLike, values: ArrayLike, threshold: float) -> NDArray[np.float64]:
