@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,31 @@ def test_readme_has_no_long_lines() -> None:
     assert not [line for line in lines if len(line) > 120]
 
 
-@pytest.mark.parametrize("command", ["uvd train uvd my_arm:MyArm-v0", "uvd train kdi Pendulum-v1"])
-def test_commands_of_readme_train_on_its_own_examples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, command: str
-) -> None:
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> Callable[[str], str]:
+    """Runs README's line that begins so, beside README's files; gives what it prints."""
     monkeypatch.chdir(tmp_path)
     pages.write_files("README.md", tmp_path)
-    line = next(x for x in pages.shell_lines("README.md") if x.startswith(command))
-    if "--demos" in line:
-        subprocess.run([sys.executable, "record.py"], check=True)
-    assert main(shlex.split(line)[1:]) == 0
-    assert ": step 400, " in capsys.readouterr().out
+
+    def run_line(start: str) -> str:
+        line = next(x for x in pages.shell_lines("README.md") if x.startswith(start))
+        assert main(shlex.split(line)[1:]) == 0
+        return capsys.readouterr().out
+
+    return run_line
+
+
+def test_readme_trains_on_its_own_environment(run: Callable[[str], str]) -> None:
+    assert "runs/arm: step 400, success " in run("uvd train uvd my_arm:MyArm-v0")
+
+
+def test_readme_reads_its_own_demonstrations(run: Callable[[str], str]) -> None:
+    subprocess.run([sys.executable, "record.py"], check=True)
+    printed = run("uvd demos info my_demos").split()
+    assert printed[printed.index("trajectories") + 1] == "5"
+    assert printed[printed.index("steps") + 1] == "1,000"
 
 
 def test_github_files_are_valid_yaml() -> None:

@@ -45,3 +45,16 @@ def test_a_wheel_installs_and_runs(tmp_path: Path) -> None:
     assert run([uvd, "--version"], tmp_path, PYTHONPATH="").startswith("uvd 0")
     assert "halfcheetah-expert" in run([uvd, "list"], tmp_path, PYTHONPATH="")
     assert "walk to a goal" in run([uvd, "list"], tmp_path, PYTHONPATH="")
+
+
+@pytest.mark.parametrize("name", ["goals", "imitation"])
+def test_a_notebook_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(pages.ROOT / f"notebooks/{name}.ipynb", as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in cells), "outputs are stored"
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": tmp_path}}).execute()
+    text = [out.get("text", "") for cell in cells for out in cell.outputs]
+    assert not [line for line in text if "Traceback" in line]
