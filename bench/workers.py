@@ -16,13 +16,13 @@ from uvd.collect.exploration import Exploration
 from uvd.collect.worker import TRAIN, Job
 from uvd.collect.workers import Policies, Workers
 from uvd.core.policy import MLP, Norm, Policy
+from uvd.tasks.env import EnvTask, make_env
 from uvd.tasks.find import find_task
-from uvd.tasks.goalenv import GoalTask, make_env
 
 EPISODES = 40  # for each worker
 
 
-def policy(task: GoalTask, width: int = 256) -> Policy:
+def policy(task: EnvTask, width: int = 256) -> Policy:
     """Two hidden layers of random weights."""
     rng = np.random.default_rng(0)
     sizes = (task.obs_dim + task.goal_dim, width, width, task.action_dim)
@@ -35,7 +35,7 @@ def policy(task: GoalTask, width: int = 256) -> Policy:
     return Policy(net, Norm(obs, obs + 1, goal, goal + 1))
 
 
-def bare(task: GoalTask) -> float:
+def bare(task: EnvTask) -> float:
     """Steps/s of one environment under random actions."""
     env, rng = make_env(task), np.random.default_rng(0)
     begun, steps = time.perf_counter(), 0
@@ -51,7 +51,7 @@ def bare(task: GoalTask) -> float:
 
 def main(name: str = "FetchPush-v4", number: str = "0") -> None:
     task = find_task(name)
-    if not isinstance(task, GoalTask):
+    if not isinstance(task, EnvTask):
         sys.exit(f"{name} is not an environment with goals")
     alone = bare(task)
     workers = Workers(task, int(number))

@@ -14,8 +14,7 @@ from uvd.core import policy as policy_module
 from uvd.core.config import require
 from uvd.core.errors import UserError, refused
 from uvd.core.policy import Policy, act, greedy
-from uvd.tasks.goalenv import EnvTask, GoalTask
-from uvd.tasks.rewardenv import RewardTask
+from uvd.tasks.env import EnvTask
 from uvd.tasks.task import Task
 
 # What follows core/policy.py in an exported file.
@@ -67,9 +66,9 @@ class Actor:
         # The privileged numbers, which only critics read, may be left out.
         if obs.shape[-1] not in (task.obs_dim, task.policy_obs_dim):
             hint = ""
-            if isinstance(task, GoalTask) and not task.achieved_in_obs:
+            if isinstance(task, EnvTask) and not task.achieved_in_obs:
                 hint = ": the environment's and the achieved goal"
-            if isinstance(task, RewardTask) and task.previous_action:
+            if isinstance(task, EnvTask) and task.previous_action:
                 hint = ": the environment's and the action before, by policy.task.unit_action"
             raise UserError(
                 f"an observation of {task.id} is {task.obs_dim} numbers{hint}, not {obs.shape[-1]}"
@@ -92,7 +91,7 @@ class Actor:
         for key in ("observation", "achieved_goal", "desired_goal"):
             require(key in obs, f"the observation has no '{key}', which {self.task.id} needs")
         parts = [obs["observation"]]
-        if isinstance(self.task, GoalTask) and not self.task.achieved_in_obs:
+        if isinstance(self.task, EnvTask) and not self.task.achieved_in_obs:
             parts.append(obs["achieved_goal"])
         return np.concatenate(parts, -1), obs["desired_goal"]
 

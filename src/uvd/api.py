@@ -18,8 +18,8 @@ from uvd.core.episode import Episode
 from uvd.core.errors import UserError
 from uvd.runs import Run
 from uvd.settings import RunConfig, to_file
+from uvd.tasks.env import EnvTask
 from uvd.tasks.find import find_task, with_previous_action
-from uvd.tasks.goalenv import EnvTask
 from uvd.tasks.task import Task
 from uvd.training.learner import LearnerState, best_policy, state_from_arrays
 from uvd.training.loop import Callback, plan_run, train_run

@@ -13,8 +13,8 @@ from uvd.core.errors import UserError
 from uvd.demos.memory import Trajectory
 from uvd.demos.write import check_minari_id, write_gail, write_minari, write_npz
 from uvd.tasks import TASKS
+from uvd.tasks.env import EnvTask
 from uvd.tasks.find import find_task, with_previous_action
-from uvd.tasks.goalenv import EnvTask
 from uvd.tasks.task import Task
 
 

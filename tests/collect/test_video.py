@@ -10,8 +10,8 @@ from uvd.collect.video import EDGE, REACHED, Film, write_video
 from uvd.collect.worker import FRESH, Job, play
 from uvd.core.errors import UserError
 from uvd.core.policy import MLP, Norm, Policy
+from uvd.tasks.env import make_env
 from uvd.tasks.find import find_task
-from uvd.tasks.goalenv import make_env
 
 ZEROS = [np.zeros(n, np.float32) for n in (3, 2)]
 # Straight to the goal: features 3 and 4 are the goal relative to the position.

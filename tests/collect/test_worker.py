@@ -9,8 +9,8 @@ import pytest
 from uvd.collect.exploration import RANDOM_ACTIONS, Exploration
 from uvd.collect.worker import EVAL, PROBE, TRAIN, Job, play
 from uvd.core.policy import MLP, Norm, Policy, act
+from uvd.tasks.env import make_env
 from uvd.tasks.find import find_task, with_previous_action
-from uvd.tasks.goalenv import make_env
 
 HORIZON = 10
 

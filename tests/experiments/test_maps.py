@@ -9,8 +9,8 @@ from uvd.core.errors import UserError
 from uvd.core.policy import MLP, Norm, Policy
 from uvd.experiments import maps
 from uvd.tasks import make_task
+from uvd.tasks.env import make_env
 from uvd.tasks.find import find_task
-from uvd.tasks.goalenv import make_env
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from uvd.tasks import TASKS, Task
+from uvd.tasks.env import EnvTask
 from uvd.tasks.find import RENAMED, current_id, find_task, with_previous_action
-from uvd.tasks.rewardenv import RewardTask
 
 
 def test_ids_are_found_in_order():
@@ -52,7 +52,7 @@ def test_previous_action_of_a_built_in_task():
 def test_previous_action_of_an_environment():
     plain = find_task("envs:Walk-v0")
     task = with_previous_action(plain)
-    assert isinstance(task, RewardTask)
+    assert isinstance(task, EnvTask)
     assert task is with_previous_action(plain)
     assert (plain.obs_dim, task.obs_dim) == (2, 3)
     obs, action = np.array([0.1, 0.2]), np.float32([0.5])

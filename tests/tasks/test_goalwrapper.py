@@ -5,7 +5,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 import uvd
-from uvd.tasks.goalenv import GoalTask
+from uvd.tasks.env import EnvTask
 
 
 def make_env(**settings):
@@ -52,7 +52,7 @@ def test_uvd_accepts_it_as_a_task(monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(__file__).rpartition("/")[0])
     gym.register("Swing-v0", "test_goalwrapper:make_env", max_episode_steps=50)
     task = find_task("Swing-v0")
-    assert isinstance(task, GoalTask)
+    assert isinstance(task, EnvTask)
     assert (task.obs_dim, task.action_dim, task.goal_dim, task.horizon) == (3, 1, 2, 50)
     assert task.reports_success
     assert task.achieved_in_obs

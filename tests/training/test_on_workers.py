@@ -13,8 +13,8 @@ from uvd.collect.worker import EVAL, Job, play
 from uvd.collect.workers import Workers
 from uvd.core.episode import Episode, to_records
 from uvd.settings import RunSettings
+from uvd.tasks.env import make_env
 from uvd.tasks.find import find_task
-from uvd.tasks.goalenv import make_env
 from uvd.training.learner import Schedule
 from uvd.training.on_workers import make_env_program
 

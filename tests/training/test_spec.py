@@ -10,8 +10,8 @@ from uvd.core.episode import Episode
 from uvd.core.errors import UserError
 from uvd.core.policy import Norm
 from uvd.tasks import make_task
+from uvd.tasks.env import batch_reward, make_env
 from uvd.tasks.find import find_task
-from uvd.tasks.goalenv import batch_reward, make_env
 from uvd.training.spec import make_rewards, make_spec
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from uvd.collect.worker import FRESH, Job, play
 from uvd.core.errors import UserError, one_line
 from uvd.core.policy import Policy
-from uvd.tasks.goalenv import EnvTask, is_success, make_env
+from uvd.tasks.env import EnvTask, is_success, make_env
 
 WAYS = ("egl", "osmesa")  # how MuJoCo may draw without a screen, best first
 REACHED = (0, 114, 178)  # the frame around a picture in which the goal is achieved

@@ -19,7 +19,7 @@ from uvd.collect.exploration import Exploration, explore
 from uvd.core.episode import Episode
 from uvd.core.errors import one_line
 from uvd.core.policy import Policy, act
-from uvd.tasks.goalenv import EnvTask, is_success, make_env
+from uvd.tasks.env import EnvTask, is_success, make_env
 
 TRAIN, EVAL, FRESH, PROBE, RECORD = range(5)  # what an episode is played for
 

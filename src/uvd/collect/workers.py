@@ -23,7 +23,7 @@ from uvd.collect.worker import Job
 from uvd.core.episode import Episode
 from uvd.core.errors import UserError, one_line
 from uvd.core.policy import Policy
-from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.env import EnvTask
 
 DEATHS = 3  # so often may the workers of one episode die
 _START = "import sys; sys.path = sys.argv[2:]; from uvd.collect.worker import main; main({fd})"

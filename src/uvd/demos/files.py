@@ -14,7 +14,7 @@ import numpy as np
 
 from uvd.core.errors import UserError, refused
 from uvd.demos.memory import FIELDS, Demos, Trajectory
-from uvd.tasks.goalenv import vector_space
+from uvd.tasks.examine import vector_space
 
 SHIPPED = Path(__file__).parent / "shipped"  # NAME.h5, in GAIL's layout: part of the package
 Arrays = dict[str, np.ndarray]  # by the names of the fields of `Trajectory`

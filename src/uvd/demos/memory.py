@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from uvd.core.errors import UserError
-from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.env import EnvTask
 from uvd.tasks.task import Task
 
 # What each format calls the arrays of a trajectory.

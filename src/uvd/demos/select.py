@@ -8,7 +8,7 @@ import numpy as np
 from uvd.core.errors import UserError
 from uvd.demos.files import load_demos
 from uvd.demos.memory import Demos, Trajectory, digest, fit_demos
-from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.env import EnvTask
 from uvd.tasks.task import Task
 
 

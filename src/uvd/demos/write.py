@@ -14,9 +14,8 @@ from gymnasium.spaces import Box
 from uvd.core.errors import UserError
 from uvd.demos.files import checked, minari_root
 from uvd.demos.memory import FIELDS, Demos, Trajectory, fit_demos
+from uvd.tasks.env import EnvTask, make_env
 from uvd.tasks.find import find_task
-from uvd.tasks.goalenv import make_env
-from uvd.tasks.rewardenv import RewardTask
 
 
 def write_npz(trajectories: Sequence[Trajectory], folder: str | os.PathLike[str]) -> Path:
@@ -84,7 +83,7 @@ def write_minari(
     spec = None
     if env_id is not None:
         task = find_task(env_id)
-        if not isinstance(task, RewardTask):
+        if not isinstance(task, EnvTask) or task.goal_dim:
             raise UserError(f"{env_id} is not a Gymnasium environment without goals")
         demos = fit_demos(demos, task)
         env = make_env(task)

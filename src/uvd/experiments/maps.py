@@ -27,7 +27,7 @@ from uvd.core.policy import Policy, act
 from uvd.experiments.curves import legend_below, method_name, save
 from uvd.runs import Run
 from uvd.tasks import point
-from uvd.tasks.goalenv import GoalTask, make_env
+from uvd.tasks.env import EnvTask, make_env
 from uvd.tasks.task import Task
 from uvd.training.learner import exploration_at
 
@@ -106,7 +106,7 @@ def point_scene(task: Task, policy: Policy, how: Exploration, episode: int, step
 
 
 def env_scene(
-    task: GoalTask, policy: Policy, how: Exploration, episode: int, step: int | None
+    task: EnvTask, policy: Policy, how: Exploration, episode: int, step: int | None
 ) -> Scene:
     """Plays an evaluation episode, and again from the step on, with other exploration and noise.
 
@@ -229,17 +229,18 @@ def draw_density(
     seed = trained.seeds[0] if seed is None else seed
     policy = trained.policy(seed).policy
     how = exploration_at(trained.plan.collect, _updates(trained))
-    if isinstance(task, GoalTask):
-        scene, radius = env_scene(task, policy, how, episode, step), task.reward.radius
+    radius = trained.plan.spec.radius
+    if isinstance(task, EnvTask):
+        scene = env_scene(task, policy, how, episode, step)
     else:
         assert isinstance(task, Task)
-        scene, radius = point_scene(task, policy, how, episode, step or 0), task.radius
+        scene = point_scene(task, policy, how, episode, step or 0)
     marks = {"achieved": (scene.achieved, PUCK_MARK), "intended goal": (scene.goal, GOAL_MARK)}
     places_first = isinstance(task, Task) or ("Fetch" in task.id and task.obs_dim == 25)
     if places_first and not np.array_equal(scene.obs[:2], scene.achieved[:2]):
         marks = {"hand" if task.goal_dim > 2 else "point": (scene.obs, POINT_MARK), **marks}
     centre, half = np.zeros(2), EDGE
-    if isinstance(task, GoalTask):
+    if isinstance(task, EnvTask):
         centre = scene.achieved[:2]
         far = np.quantile(abs(scene.reached - scene.achieved)[:, :2].max(1), 0.98)
         marked = max(abs(place[:2] - centre).max() for place, _ in marks.values())
@@ -271,7 +272,7 @@ def draw_density(
     handles.append(Line2D([], [], color="white", lw=0.8, label="paths without exploration"))
     for path in scene.paths:
         axes[0].plot(*path[:, :2].T, color="white", lw=0.5, alpha=0.7)
-    if isinstance(task, GoalTask):
+    if isinstance(task, EnvTask):
         reached: Style = {"ls": "", "marker": ".", "color": "#cc79a7"}
         axes[0].plot(*scene.reached[:, :2].T, ms=1.5, **reached)
         handles.append(Line2D([], [], label="reached", **reached))

@@ -14,12 +14,11 @@ from typing import Any
 import gymnasium as gym
 import jax.numpy as jnp
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces import Box
 
 from uvd.core.errors import UserError, nearest, one_line, refused
 from uvd.tasks import TASKS, Task, make_task
-from uvd.tasks.goalenv import EnvTask, examine_goals
-from uvd.tasks.rewardenv import RewardTask, examine_rewards
+from uvd.tasks.env import EnvTask
+from uvd.tasks.examine import examine
 
 RENAMED = {
     "HalfCheetahNonExploitableTold-v0": "HalfCheetahNonExploitablePrivileged-v0",
@@ -53,7 +52,6 @@ def with_previous_action(task: Task | EnvTask) -> Task | EnvTask:
     """The same task; its observations end with the previous action, zeros at the start."""
     obs_dim = task.obs_dim + task.action_dim
     if not isinstance(task, Task):
-        assert isinstance(task, RewardTask)
         return replace(task, previous_action=True, obs_dim=obs_dim)
     plain, reward = task, task.reward
     return plain._replace(
@@ -82,8 +80,7 @@ def _env_task(name: str, settings: tuple[tuple[str, str], ...]) -> EnvTask:
         keywords = {key: _literal(value) for key, value in settings}
         env = gym.make(spec, disable_env_checker=True, **keywords)
     try:
-        without_goals = isinstance(env.observation_space, Box)
-        return examine_rewards(name, env) if without_goals else examine_goals(name, env)
+        return examine(name, env)
     finally:
         env.close()
 

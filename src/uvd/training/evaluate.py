@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from uvd.core.episode import Episode
-from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.env import EnvTask
 from uvd.tasks.task import Task
 
 Array = Any  # of JAX or NumPy

@@ -19,7 +19,7 @@ from uvd.core.errors import UserError
 from uvd.core.policy import Policy
 from uvd.core.replay import Ring, init_ring
 from uvd.settings import RunSettings
-from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.env import EnvTask
 from uvd.tasks.task import Task
 from uvd.training.select import Best, init_best, next_to_play, update_best
 

@@ -26,7 +26,7 @@ from uvd.core.episode import Episode, stack
 from uvd.core.policy import Policy, greedy
 from uvd.core.replay import Ring, insert_all
 from uvd.settings import RunSettings
-from uvd.tasks.goalenv import EnvTask
+from uvd.tasks.env import EnvTask
 from uvd.training.evaluate import collected, mean_over, scores
 from uvd.training.learner import (
     Learner,

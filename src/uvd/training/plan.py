@@ -18,8 +18,8 @@ from uvd.core.config import flatten, require
 from uvd.core.errors import UserError
 from uvd.demos.select import DemoSettings, demo_pairs
 from uvd.settings import RunConfig, RunSettings, build, presets
+from uvd.tasks.env import EnvTask
 from uvd.tasks.find import find_task, with_previous_action
-from uvd.tasks.goalenv import EnvTask
 from uvd.tasks.task import Task
 from uvd.training.learner import Program, Schedule
 from uvd.training.on_device import make_device_program, make_device_spec

@@ -9,7 +9,7 @@ import numpy as np
 from uvd.agents.agent import DemoSteps, GoalTest, Spec
 from uvd.core.episode import Episode
 from uvd.core.normalize import fit_norm, ranges, varying_columns
-from uvd.tasks.goalenv import EnvTask, GoalTask, batch_reward, reward_env
+from uvd.tasks.env import EnvTask, batch_reward, reward_env
 from uvd.tasks.task import Task
 
 
@@ -30,7 +30,7 @@ def make_spec(
         norm = norm._replace(obs_shift=shift, obs_scale=scale, obs_clip=None)
     success: GoalTest = never
     reward, radius, reward_range = None, None, (-1.0, 0.0)
-    if isinstance(task, GoalTask):
+    if isinstance(task, EnvTask) and task.reward:
         (success, reward), radius = make_rewards(task), task.reward.radius
         reward_range = (task.reward.low, task.reward.high)
     elif isinstance(task, Task) and task.goal_dim:
@@ -58,13 +58,14 @@ def never(achieved: jax.Array, goal: jax.Array) -> jax.Array:
     return jnp.zeros(achieved.shape[:-1], bool)
 
 
-def make_rewards(task: GoalTask) -> tuple[GoalTest, GoalTest]:
+def make_rewards(task: EnvTask) -> tuple[GoalTest, GoalTest]:
     """Success and reward of (achieved, goal) inside compiled code.
 
     Where the environment's own reward was found to be a matter of distance, that is written in JAX;
     otherwise compiled code calls back to it with whole batches.
     """
     rule = task.reward
+    assert rule
 
     def ask(achieved: jax.Array, goal: jax.Array) -> Any:
         env = reward_env(task)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from uvd.core.errors import UserError
+from uvd.tasks.env import batch_reward, make_env
 from uvd.tasks.find import find_task
-from uvd.tasks.goalenv import batch_reward, make_env
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_actions_between_the_environments_bounds_and_one():
 
 
 def test_worker_processes_need_no_jax():
-    modules = ", ".join(f"uvd.tasks.{m}" for m in ("goalenv", "rewardenv", "locomotion", "fetch"))
+    modules = ", ".join(f"uvd.tasks.{m}" for m in ("env", "locomotion", "fetch"))
     code = f"import sys, {modules}; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
