@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 
 
 class Line(gym.Env):
@@ -252,6 +252,57 @@ class PrivilegedWalk(Walk):
         return np.append(obs, self.earned), reward, *rest
 
 
+class Mixed(Walk):
+    """Observes its place, its side and its last action: a vector, a choice and a switch."""
+
+    observation_space = Tuple([Box(-np.inf, np.inf, (2,)), Discrete(2, start=5), MultiBinary(1)])
+
+    def reset(self, **how: Any):
+        obs, info = super().reset(**how)
+        return self._parts(obs), info
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return self._parts(obs), *rest
+
+    def _parts(self, obs):
+        return np.float32(obs), 5 + int(obs[0] > 0), np.int8([obs[1] > 0])
+
+
+class Rooms(gym.Env):
+    """A point on a line walks to a room, one of three, and sets a switch there."""
+
+    goals = Dict(room=Discrete(3), switch=MultiBinary(1))
+    observation_space = Dict(
+        observation=Dict(place=Box(-2, 2, (1,)), goal=goals), achieved_goal=goals,
+        desired_goal=goals,
+    )  # fmt: skip
+    action_space = Box(-1, 1, (2,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self.place, self.on = self.np_random.uniform(-1, 1), 0
+        self.goal = {"room": int(self.np_random.integers(3)), "switch": np.int8([1])}
+        return self._look(), {}
+
+    def _look(self):
+        room = int(np.digitize(self.place, [-0.3, 0.3]))
+        achieved = {"room": room, "switch": np.int8([self.on])}
+        obs = {"place": np.float32([self.place]), "goal": achieved}
+        return {"observation": obs, "achieved_goal": achieved, "desired_goal": self.goal}
+
+    def step(self, action):
+        self.place = float(np.clip(self.place + 0.5 * action[0], -2, 2))
+        self.on = int(action[1] > 0)
+        obs = self._look()
+        reward = self.compute_reward(obs["achieved_goal"], self.goal, {})
+        return obs, reward, False, False, {"is_success": reward == 0}
+
+    def compute_reward(self, achieved, desired, info):
+        same = achieved["room"] == desired["room"] and (achieved["switch"] == desired["switch"])[0]
+        return float(same) - 1.0
+
+
 class Wall(Walk):
     observation_space = Box(-1, 1, (2, 2), np.float64)
 
@@ -269,7 +320,8 @@ class Priceless(Walk):
 
 _CLASSES = (
     Line, Modules, Blind, Keyless, Picture, Buttons, Unbounded, Whole, Foggy, Fickle, Single,
-    Rewardless, Silent, Drawn, Late, Restless, Walk, PrivilegedWalk, Wall, Torn, Priceless,
+    Rewardless, Silent, Drawn, Late, Restless, Mixed, Rooms, Walk, PrivilegedWalk, Wall, Torn,
+    Priceless,
 )  # fmt: skip
 for _class in _CLASSES:
     gym.register(f"{_class.__name__}-v0", f"envs:{_class.__name__}", max_episode_steps=10)

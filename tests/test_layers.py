@@ -19,7 +19,7 @@ LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 # What a worker process imports.
 NO_JAX = [
     "core.episode", "core.errors", "core.config", "core.normalize", "core.policy",
-    "tasks.env", "collect.exploration", "collect.worker", "collect.workers",
+    "tasks.env", "tasks.flatten", "collect.exploration", "collect.worker", "collect.workers",
     "collect.video",
 ]  # fmt: skip
 MODULES = sorted(SOURCE.rglob("*.py"))

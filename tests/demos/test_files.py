@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import h5py
+import minari
 import numpy as np
 import pytest
 
@@ -15,6 +17,8 @@ from uvd.demos import files
 from uvd.demos.files import load_demos
 from uvd.demos.memory import Demos, Trajectory
 from uvd.demos.write import write_gail, write_minari, write_npz
+from uvd.tasks.env import make_env
+from uvd.tasks.find import find_task
 
 
 def gail_file(path: Path, trajectories: list[Trajectory], **changed: Any) -> Path:
@@ -122,6 +126,26 @@ def test_npz_has_either(tmp_path: Path, extra: int) -> None:
     read = load_demos(write_npz(alone, tmp_path / "b"))
     same(read, alone, lambda t: len(t.obs))
     assert [t.steps for t in read.trajectories] == [7 + extra, 4 + extra]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # of metadata that is not given
+def test_recorded_observations_of_parts_are_flattened_as_in_play() -> None:
+    flat = make_env(find_task("envs:Mixed-v0"))
+    recorder = minari.DataCollector(gym.make("envs:Mixed-v0"))
+    expected, actions = [], np.linspace(-1, 1, 10, dtype=np.float32)[:, None]
+    for seed in (0, 1):
+        recorder.reset(seed=seed)
+        rows = [flat.reset(seed=seed)[0]]
+        for action in actions:
+            recorder.step(action)
+            rows.append(flat.step(action)[0])
+        expected.append(rows)
+    recorder.create_dataset("mixed-v0")
+    read = load_demos("mixed-v0")
+    assert read.obs_dim == 5
+    for t, rows in zip(read.trajectories, expected, strict=True):
+        np.testing.assert_array_equal(t.obs, np.float32(rows))
+        np.testing.assert_array_equal(t.action, actions)
 
 
 def at(x: np.ndarray, place: tuple[int, ...], value: float) -> np.ndarray:

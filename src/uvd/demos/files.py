@@ -11,10 +11,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from uvd.core.errors import UserError, refused
 from uvd.demos.memory import FIELDS, Demos, Trajectory
 from uvd.tasks.examine import vector_space
+from uvd.tasks.flatten import can_flatten, flat_rows
 
 SHIPPED = Path(__file__).parent / "shipped"  # NAME.h5, in GAIL's layout: part of the package
 Arrays = dict[str, np.ndarray]  # by the names of the fields of `Trajectory`
@@ -160,14 +162,17 @@ def _read_minari(data: Path) -> Iterator[Raw]:
     with refused(unreadable):
         dataset = MinariDataset(data)
         space = dataset.observation_space
-    vector_space(space, f"{data}: observations are")
+    if not can_flatten(space):
+        vector_space(space, f"{data}: observations are")
     with refused(unreadable):
         episodes = list(dataset.iterate_episodes())
     if not episodes:
         raise UserError(f"{data}: the dataset has no episodes")
     for e in episodes:
-        arrays = {field: np.asarray(getattr(e, name)) for field, name in FIELDS["minari"].items()}
-        yield f"{data}: episode_{e.id}/", "", arrays
+        arrays = {field: getattr(e, name) for field, name in FIELDS["minari"].items()}
+        if not isinstance(space, Box):
+            arrays["obs"] = flat_rows(space, arrays["obs"], len(e) + 1)
+        yield f"{data}: episode_{e.id}/", "", {f: np.asarray(x) for f, x in arrays.items()}
 
 
 def _read_npz(folder: Path) -> Iterator[Raw]:

@@ -15,6 +15,7 @@ from uvd.core.config import require
 from uvd.core.errors import UserError, refused
 from uvd.core.normalize import find_achieved
 from uvd.tasks.env import KEYS, EnvTask, Reward, batch_reward, is_success
+from uvd.tasks.flatten import flat_env, has_goals
 
 EPISODES, STEPS = 12, 16  # of random actions, in which an environment with goals is examined
 PAIRS = 4096  # of goals, on which its rewards are examined
@@ -22,8 +23,9 @@ PAIRS = 4096  # of goals, on which its rewards are examined
 
 def examine(name: str, env: gym.Env) -> EnvTask:
     """The environment as a task, if it can be trained on."""
-    without_goals = isinstance(env.observation_space, Box)
-    return _examine_rewards(name, env) if without_goals else _examine_goals(name, env)
+    env = flat_env(env)
+    goals = has_goals(env.observation_space)
+    return _examine_goals(name, env) if goals else _examine_rewards(name, env)
 
 
 def _examine_rewards(name: str, env: gym.Env) -> EnvTask:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import Agent, DemoSteps, Metrics, Spec
+from uvd.agents.agent import Agent, Metrics, Spec
 from uvd.collect.device import random_rollouts, rollouts
 from uvd.collect.exploration import RANDOM_ACTIONS, CollectConfig, Exploration
 from uvd.core.episode import Episode
@@ -28,18 +28,12 @@ from uvd.training.learner import (
     make_init,
     select,
 )
-from uvd.training.spec import make_spec
 
 
-def make_device_spec(
-    task: Task,
-    demos: DemoSteps | None = None,
-    cycle_steps: int = 0,
-    how: Exploration = RANDOM_ACTIONS,
-) -> Spec:
-    """The task as algorithms know it, measured on random roll-outs."""
+def probe_task(task: Task, how: Exploration) -> Episode:
+    """Stacked roll-outs without a policy, on which feature ranges are measured."""
     play = jax.jit(lambda key: random_rollouts(task, key, how=how))
-    return make_spec(task, jax.tree.map(np.asarray, play(jax.random.key(0))), demos, cycle_steps)
+    return jax.tree.map(np.asarray, play(jax.random.key(0)))
 
 
 def make_device_program(

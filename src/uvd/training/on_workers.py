@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import Agent, DemoSteps, Metrics, Spec
+from uvd.agents.agent import Agent, Metrics, Spec
 from uvd.collect.exploration import RANDOM_ACTIONS, CollectConfig, Exploration
 from uvd.collect.worker import PROBE, TRAIN, Job
 from uvd.collect.workers import Policies, Workers, cores
@@ -40,7 +40,6 @@ from uvd.training.learner import (
     make_init,
     select,
 )
-from uvd.training.spec import make_spec
 
 PROBE_STEPS = 5000  # random steps from which feature ranges are measured
 FEW_CORES = 4  # on so many or fewer, playing beside the learner would hold it up: 5 % on two
@@ -48,19 +47,13 @@ FEW_CORES = 4  # on so many or fewer, playing beside the learner would hold it u
 _PROBED: dict[tuple[EnvTask, Exploration], Episode] = {}
 
 
-def make_env_spec(
-    task: EnvTask,
-    workers: Workers,
-    demos: DemoSteps | None = None,
-    cycle_steps: int = 0,
-    how: Exploration = RANDOM_ACTIONS,
-) -> Spec:
-    """The task as algorithms know it, measured on roll-outs without a policy."""
+def probe_env(task: EnvTask, workers: Workers, how: Exploration) -> Episode:
+    """Stacked roll-outs without a policy, on which feature ranges are measured."""
     if (task, how) not in _PROBED:  # a process often trains and then loads
         number = min(max(PROBE_STEPS // task.horizon, 10), 100)
         episodes = workers.play([Job(0, 0, PROBE, i, how) for i in range(number)], Policies())
         _PROBED[task, how] = Episode(*(x[0] for x in stack([episodes], task.horizon)))
-    return make_spec(task, _PROBED[task, how], demos, cycle_steps)
+    return _PROBED[task, how]
 
 
 def packed(policy: Policy) -> Policies:

@@ -15,6 +15,7 @@ from uvd.agents.agent import Agent, DemoSteps, Spec
 from uvd.collect.exploration import CollectConfig
 from uvd.collect.workers import Workers
 from uvd.core.config import flatten, require
+from uvd.core.episode import Episode
 from uvd.core.errors import UserError
 from uvd.demos.select import DemoSettings, demo_pairs
 from uvd.settings import RunConfig, RunSettings, build, presets
@@ -22,8 +23,9 @@ from uvd.tasks.env import EnvTask
 from uvd.tasks.find import find_task, with_previous_action
 from uvd.tasks.task import Task
 from uvd.training.learner import Program, Schedule
-from uvd.training.on_device import make_device_program, make_device_spec
-from uvd.training.on_workers import make_env_program, make_env_spec
+from uvd.training.on_device import make_device_program, probe_task
+from uvd.training.on_workers import make_env_program, probe_env
+from uvd.training.spec import make_spec
 
 UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the call
 
@@ -185,24 +187,25 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
     task, demos = inputs
     collect, run = algorithm.collect(config.settings), config.run
     schedule = make_schedule(config, task)
-    how = collect.probe_exploration
-    if isinstance(task, Task):
-        spec = make_device_spec(task, demos, schedule.steps, how)
-        with naming(config.demos.demos):
-            agent = algorithm.make(config.settings, spec)
-        program = make_device_program(agent, task, spec, collect, run, schedule)
-        return Plan(config, task, spec, agent, collect, schedule, program)
-    workers = Workers(task, run.workers, run.episode_seconds)
-    try:
+
+    def bind(probe: Episode) -> tuple[Spec, Agent]:
+        """The task as these roll-outs show it, and the algorithm for it."""
         # A policy is scored by at least an episode's steps.
-        scored = max(schedule.steps, task.horizon)
-        spec = make_env_spec(task, workers, demos, scored, how)
+        spec = make_spec(task, probe, demos, max(schedule.steps, task.horizon))
         with naming(config.demos.demos):
-            agent = algorithm.make(config.settings, spec)
-        program = make_env_program(
-            agent, task, spec, collect, run, schedule, workers, algorithm.on_policy
-        )
-    except BaseException:
-        workers.close()
-        raise
+            return spec, algorithm.make(config.settings, spec)
+
+    if isinstance(task, Task):
+        spec, agent = bind(probe_task(task, collect.probe_exploration))
+        program = make_device_program(agent, task, spec, collect, run, schedule)
+    else:
+        workers = Workers(task, run.workers, run.episode_seconds)
+        try:
+            spec, agent = bind(probe_env(task, workers, collect.probe_exploration))
+            program = make_env_program(
+                agent, task, spec, collect, run, schedule, workers, algorithm.on_policy
+            )
+        except BaseException:
+            workers.close()
+            raise
     return Plan(config, task, spec, agent, collect, schedule, program)
