@@ -225,7 +225,7 @@ def test_grouping_of_cycles_does_not_matter(made):
 @any_algorithm
 def test_no_gradient_reaches_the_slow_copies(made):
     """The critic step is the same in all algorithms with slow copies."""
-    learner = jax.tree.map(lambda x: x[0], made.end)
+    learner = jax.tree.map(lambda x: jnp.asarray(x[0]), made.end)
 
     @jax.jit
     def gradient(state):
