@@ -121,6 +121,14 @@ def test_the_absorbing_state_is_learned_where_the_task_ends_episodes(one_step, t
     assert float(metrics["critic/reward"]) == pytest.approx(reward, abs=1e-5)
 
 
+def test_the_agents_targets_are_bounded_by_the_largest_reward_for_ever(one_step):
+    update, state = one_step
+    far = constant(state.td3.critic, 900.0, 900.0)
+    state = state._replace(td3=state.td3._replace(critic_target=far))
+    _, metrics = update(state, make_ring(np.zeros((5, 2, 2)), np.zeros((5, 1, 1))))
+    assert float(metrics["critic/target"]) == pytest.approx(REWARD_BOUND / (1 - TD3.gamma))
+
+
 @pytest.mark.slow
 def test_dac_comes_to_act_as_the_expert():
     """Random actions are in the buffer; the expert's is half of the first number it observes."""
