@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 from gymnasium.spaces import Box
+from gymnasium.spaces.utils import flatten
+from gymnasium.vector.utils import batch_space, iterate
 
 from uvd.core.errors import UserError, refused
 from uvd.demos.memory import FIELDS, Demos, Trajectory
 from uvd.tasks.examine import vector_space
-from uvd.tasks.flatten import can_flatten, flat_rows
+from uvd.tasks.flatten import can_flatten
 
 SHIPPED = Path(__file__).parent / "shipped"  # NAME.h5, in GAIL's layout: part of the package
 Arrays = dict[str, np.ndarray]  # by the names of the fields of `Trajectory`
@@ -171,7 +173,8 @@ def _read_minari(data: Path) -> Iterator[Raw]:
     for e in episodes:
         arrays = {field: getattr(e, name) for field, name in FIELDS["minari"].items()}
         if not isinstance(space, Box):
-            arrays["obs"] = flat_rows(space, arrays["obs"], len(e) + 1)
+            stacked = iterate(batch_space(space, len(e) + 1), arrays["obs"])
+            arrays["obs"] = [flatten(space, obs) for obs in stacked]
         yield f"{data}: episode_{e.id}/", "", {f: np.asarray(x) for f, x in arrays.items()}
 
 
