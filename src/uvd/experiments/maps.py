@@ -77,24 +77,21 @@ def point_scene(task: Task, policy: Policy, how: Exploration, episode: int, step
         return act(policy, task.observe(state), task.goal(state))
 
     @jax.jit
-    def advance(policy: Policy, state: Any, keys: jax.Array) -> Any:
-        def one(state: Any, key: jax.Array) -> tuple[Any, None]:
-            return task.step(state, act_on(policy, state), key), None
-
-        return jax.lax.scan(one, state, keys)[0]
+    def move(policy: Policy, state: Any, key: jax.Array) -> Any:
+        return task.step(state, act_on(policy, state), key)
 
     @jax.jit
     def follow(policy: Policy, how: Exploration, state: Any, key: jax.Array) -> jax.Array:
         """What is achieved after (state, action) until the episode ends, in many roll-outs."""
         # An episode that begins with the outcome of the action.
         later = task._replace(
-            reset=lambda key: task.step(state, act_on(policy, state), key),
-            horizon=task.horizon - step - 1,
+            reset=lambda key: move(policy, state, key), horizon=task.horizon - step - 1
         )
         return rollouts(later, how, policy, key, ROLLOUTS).achieved
 
-    keys = jax.random.split(key_noise, task.horizon)[:step]
-    state = advance(policy, task.reset(key_start), keys)
+    state = task.reset(key_start)
+    for key in jax.random.split(key_noise, task.horizon)[:step]:
+        state = move(policy, state, key)
     reached, paths = (
         np.asarray(follow(policy, how, state, key))
         for how, key in ((how, key_explore), (Exploration(), key_clean))
