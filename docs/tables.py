@@ -124,6 +124,7 @@ NAMES = {
     "her-episode": "HER (`episode`)", "her-paper": "HER (the paper's wording)", "uvd": "UVD",
     "vdi": "VDI", "kdi": "KDI, pairs", "kdi-changes": "KDI, states and next states",
     "gail": "GAIL", "dac": "DAC", "bc": "BC",
+    "gail-states": "GAIL, states", "dac-states": "DAC, states",
 }  # fmt: skip
 FINAL, EVER = "eval/success_final", "eval/success_ever"
 TASKS = {
@@ -195,43 +196,42 @@ def share(folder: str, r: Result) -> np.ndarray:
     return (r.last("eval/return") - scale["random"]) / (scale["expert"] - scale["random"])
 
 
-def amount(r: Result) -> str:
+def amount(folder: str, r: Result) -> str:
     """Trajectories times demonstrated steps of each."""
     many, every = r.config["demos"]["trajectories"], r.config["demos"].get("every", 1)
-    return f"{many} × {len(range(every // 2, 1000, every))}"
+    return f"{many} × {len(range(every // 2, scales(folder)[r.task]['steps'], every))}"
 
 
 def method_of(r: Result) -> str:
-    """`kdi-changes` of `kdi-changes-1x20`; on Humanoid KDI compares states."""
+    """`KDI, pairs` of `kdi-1x20`; on Humanoid KDI compares states."""
     name = NAMES[re.sub(r"-\d+x\d+$", "", r.method)]
-    return "KDI, states" if r.task.startswith("Humanoid") and name.startswith("KDI") else name
+    return "KDI, states" if r.task == HUMANOID and name.startswith("KDI") else name
 
 
 def imitation_runs(folder: str) -> list[Result]:
-    order = list(NAMES.values())
+    order = list(NAMES)
     runs = results(folder).values()
     return sorted(
-        runs, key=lambda r: (r.task, amount(r), order.index(NAMES[r.method.split("-")[0]]))
+        runs, key=lambda r: (r.task, amount(folder, r), order.index(r.method.split("-")[0]))
     )
 
 
 def imitation(folder: str) -> str:
-    """Shares at the last report. GAIL's run on Humanoid ended too early to be compared."""
+    """Shares of the expert's return at the last report."""
     header = ("task", "method", "demonstrations", "share of the expert's return", "seeds", "steps")
     rows: list[tuple[object, ...]] = []
     for r in imitation_runs(folder):
-        if r.rows[-1]["updates"] > 100:
-            cells = cell(share(folder, r), 2, 1), r.seeds, r.steps
-            rows.append((r.task.removesuffix("NonExploitable-v0"), method_of(r), amount(r), *cells))
+        names = r.task.removesuffix("NonExploitable-v0"), method_of(r), amount(folder, r)
+        rows.append((*names, cell(share(folder, r), 2, 1), r.seeds, r.steps))
     if HUMANOID in scales(folder):
         rows.append(("Humanoid", "standing still", "–", f"{standing():.2f}", "–", "–"))
     return table(header, rows, 3)
 
 
 def standing() -> float:
-    """The share of a Humanoid that only stands: 5 a step for 1000 steps."""
+    """The share of a Humanoid that only stands."""
     scale = scales("figure3")[HUMANOID]
-    return (5000 - scale["random"]) / (scale["expert"] - scale["random"])
+    return (scale["idle"] - scale["random"]) / (scale["expert"] - scale["random"])
 
 
 def experts() -> str:
@@ -242,16 +242,6 @@ def experts() -> str:
             ends = number(s["expert"]), number(s["random"]).replace("-", "−")
             rows.append((f"`{s['demos']}`", task, s["trajectories"], *ends))
     return table(header, rows)
-
-
-def pointloop() -> str:
-    rows = []
-    for r in results("imitation").values():
-        method = r.method.removesuffix("-1x5")
-        reads = " (states alone)" if "states" in method or method == "vdi" else ""
-        name = NAMES[method.removesuffix("-states")].split(",")[0] + reads
-        rows.append((name, r.seeds, r.steps, cell(r.last("eval/return"), 0, 1)))
-    return table(("method", "seeds", "steps", "return"), rows, 1)
 
 
 # --- one algorithm ---
@@ -268,10 +258,10 @@ def of_algorithm(algorithm: str) -> str:
                 rows.append((r.task, f"preset `{r.config['preset']}`", r.steps, r.seeds, result))
                 if r.method != algorithm:
                     rows[-1] = (r.task, NAMES[r.method], *rows[-1][2:])
-    for folder in ("figure3", "figure3-authors"):
+    for folder in ("figure3", "figure3-authors", "imitation"):
         for r in imitation_runs(folder):
             if r.config["algorithm"] == algorithm:
-                source = f"{amount(r)} steps of `{scales(folder)[r.task]['demos']}`"
+                source = f"{amount(folder, r)} steps of `{scales(folder)[r.task]['demos']}`"
                 match = f", `match = {r.config['settings']['match']}`" if algorithm == "kdi" else ""
                 result = f"share {cell(share(folder, r), 2, 1)}"
                 rows.append((r.task, source + match, r.steps, r.seeds, result))
@@ -382,7 +372,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "imitation-shipped": lambda: imitation("figure3"),
     "imitation-authors": lambda: imitation("figure3-authors"),
     "experts": experts,
-    "pointloop": pointloop,
+    "pointloop": lambda: imitation("imitation"),
     "speed-sb3": sb3,
     "speed-seeds": seeds_at_once,
     "reproduction": status,

@@ -36,6 +36,7 @@ DASHES = ("-", "--", "-.", ":")
 PLACES = {
     "her-future": 0, "her-paper": 1, "her-final": 2, "her-episode": 3, "kdi": 0, "kdi-changes": 1,
 }  # fmt: skip
+COLUMNS = 2  # panels beside each other: readable at the width of a page
 LOG_RATIO = 10  # steps are drawn by their logarithm where one run has so many times another's
 AXIS_NAMES = {
     "eval/success_final": "success at the final step",
@@ -100,12 +101,12 @@ def draw_curves(
     out: Path,
     *metrics: str,
     names: Names | None = None,
-    columns: int = 3,
 ) -> None:
     """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands.
 
-    Of several metrics each has a row of panels; those that no run reports are left out. Without
-    names, runs that differ only in their seeds share a curve.
+    A cross marks a curve that ends before others. Of several metrics each has a row of panels;
+    those that no run reports are left out. Without names, runs that differ only in their seeds
+    share a curve.
     """
     opened, alone = [Run.open(path) for path in dict.fromkeys(runs)], len(metrics) < 2
     metrics = metrics or ("eval/success_final",)
@@ -119,7 +120,7 @@ def draw_curves(
     styles = label_styles({names.label(run): run.config["algorithm"] for run in opened})
     titles = list(dict.fromkeys(map(names.panel, opened)))
     panels = [(metric, title) for metric in metrics for title in titles]
-    columns = min(len(titles), columns if alone else len(titles))
+    columns = min(len(titles), COLUMNS if alone else len(titles))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.2 * columns, 0.8 + 3.1 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -151,12 +152,14 @@ def draw_panel(
         ax.set(title=title, xticks=[], yticks=[])
         ax.text(0.5, 0.5, "not reported", transform=ax.transAxes, ha="center", color="0.5")
         return
+    ends, seeds = zip(*((steps[-1], len(values)) for steps, values, _ in curves.values()))
     for label, (steps, values, _) in curves.items():
         middle, low, high = statistics.curve(values)
         color, dashes = styles[label]
         ax.fill_between(steps / 1000, low, high, color=color, alpha=0.18, lw=0)
         ax.plot(steps / 1000, middle, dashes, color=color, lw=1.8)
-    ends, seeds = zip(*((steps[-1], len(values)) for steps, values, _ in curves.values()))
+        if steps[-1] < max(ends):  # its end is not that of the figure
+            ax.plot(steps[-1] / 1000, np.atleast_1d(middle)[-1], "X", color=color, ms=6)
     ax.set_xlabel("environment steps, thousands")
     if max(ends) >= LOG_RATIO * min(ends):  # short runs are to be seen, too
         ax.set_xscale("log")

@@ -60,6 +60,7 @@ class Scale(NamedTuple):
     random: float  # mean return of uniformly random actions
     random_std: float
     random_episodes: int
+    idle: float | None = None  # return of doing nothing, where that is worth something
 
     def share(self, returns: np.ndarray) -> np.ndarray:
         """Returns on the scale: random actions are 0, the expert is 1."""
@@ -188,11 +189,15 @@ def draw_shares(found: Sequence[Found], out: Path, titles: Mapping[str, str]) ->
     figure = Figure(figsize=(0.6 + 4.6 * len(panels), 3.9), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     styles = curves.label_styles({f.method: f.run.config["algorithm"] for f in found})
-    lines = {}
+    lines: dict[str, Any] = {}
     for ax, task in zip(axes, panels):
         here = [f for f in found if f.task == task]
         amounts = list(dict.fromkeys(f.demonstrations for f in here))
         ax.axhline(1, color="0.6", lw=1, ls=":")
+        scale = read_scales(here[0].run.path.parent)[task]
+        if scale.idle is not None:
+            idle = scale.share(np.array(scale.idle))
+            lines["doing nothing"] = ax.axhline(idle, color="0.3", lw=1, ls="--")
         for method in dict.fromkeys(f.method for f in here):
             own = [f for f in here if f.method == method]
             at = [amounts.index(f.demonstrations) for f in own]
