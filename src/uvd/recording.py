@@ -9,7 +9,7 @@ import numpy as np
 from uvd.api import Trained, play
 from uvd.collect.video import Film, write_video
 from uvd.collect.worker import RECORD
-from uvd.core.errors import UserError
+from uvd.core.config import require
 from uvd.demos.memory import Trajectory
 from uvd.demos.write import check_minari_id, write_gail, write_minari, write_npz
 from uvd.tasks import TASKS
@@ -38,10 +38,8 @@ def check_demos_out(out: str) -> None:
         path = path.with_suffix("") if path.suffix == ".npz" else path
     else:
         path = check_minari_id(minari_id(out))
-    if os.path.exists(path):
-        raise UserError(f"{path} exists: remove it, or choose another name")
-    if os.path.isfile(path.parent):
-        raise UserError(f"{path.parent} is a file: {path} cannot be in it")
+    require(not os.path.exists(path), f"{path} exists: remove it, or choose another name")
+    require(not os.path.isfile(path.parent), f"{path.parent} is a file: {path} cannot be in it")
 
 
 def returns(trajectories: list[Trajectory]) -> np.ndarray:

@@ -16,20 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from uvd.collect.exploration import CollectConfig
+from uvd.core.episode import DemoSteps
 from uvd.core.errors import UserError, nearest
 from uvd.core.policy import Norm, Policy
 from uvd.core.replay import Ring
 
 State = Any
 Metrics = dict[str, jax.Array]
-
-
-class DemoSteps(NamedTuple):
-    """The demonstrated steps that an algorithm imitates, float32, actions in [-1, 1]."""
-
-    obs: Any  # [N, obs]
-    action: Any | None = None  # [N, action]; None: the demonstrations have no actions
-    next_obs: Any | None = None  # [N, obs]; None: not known for all steps
 
 
 class GoalTest(Protocol):

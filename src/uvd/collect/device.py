@@ -34,20 +34,16 @@ def rollout(task: Task, how: Exploration, policy: Policy, key: jax.Array) -> Epi
     start = task.reset(key_reset)
     goal = task.goal(start)
 
-    def behave(
-        obs: jax.Array, last: jax.Array, is_random: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """A Gaussian policy draws its action; any other explores."""
-        action = act(policy, obs, goal)
-        if policy.log_std is None:
-            return explore(how, key, action, last, is_random)
-        return action + jnp.exp(policy.log_std) * jax.random.normal(key, action.shape), is_random
-
     def step(carry: tuple[State, jax.Array, jax.Array], key: jax.Array):
         state, last, is_random = carry
         key_explore, key_task = jax.random.split(key)
         obs, achieved = task.observe(state), task.achieved(state)
-        action, is_random = behave(obs, last, is_random, key_explore)
+        action = act(policy, obs, goal)
+        if policy.log_std is None:
+            action, is_random = explore(how, key_explore, action, last, is_random)
+        else:  # a Gaussian policy draws its action
+            noise = jax.random.normal(key_explore, action.shape)
+            action = action + jnp.exp(policy.log_std) * noise
         # The drawn action is stored as it is; the task sees it within its bounds.
         clipped_action = jnp.clip(action, -1, 1)
         after = task.step(state, clipped_action, key_task)

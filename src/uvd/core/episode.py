@@ -1,4 +1,7 @@
-"""An episode, in the one form that collection, replay buffer and log share. No JAX here."""
+"""An episode, in the one form that collection, replay buffer and log share; demonstrated steps.
+
+No JAX here.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,6 +23,14 @@ class Episode(NamedTuple):
     terminated: Array  # whether the last of them ended the task (a time limit does not)
     success: Array  # [T], whether the intended goal is achieved after each step
     reward: Array  # [T], the task's own; zeros where goals decide
+
+
+class DemoSteps(NamedTuple):
+    """The demonstrated steps that an algorithm imitates, float32, actions in [-1, 1]."""
+
+    obs: Array  # [N, obs]
+    action: Array | None = None  # [N, action]; None: the demonstrations have no actions
+    next_obs: Array | None = None  # [N, obs]; None: not known for all steps
 
 
 _ROWS_BEYOND_STEPS = {"obs": 1, "action": 0, "achieved": 1, "success": 0, "reward": 0}

@@ -15,6 +15,7 @@ from gymnasium.spaces import Box
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import batch_space, iterate
 
+from uvd.core.config import require
 from uvd.core.errors import UserError, refused
 from uvd.demos.memory import FIELDS, Demos, Trajectory
 from uvd.tasks.examine import vector_space
@@ -72,8 +73,7 @@ def checked(name: str, kind: str, raw: Iterable[Raw], extra_rows: Sequence[int])
         trajectories.append(t)
         for field, label in labels.items():
             here, first = (_size(getattr(u, field)) for u in (t, trajectories[0]))
-            if here != first:
-                raise UserError(f"{label} is {here}, but {first} in the first trajectory")
+            require(here == first, f"{label} is {here}, but {first} in the first trajectory")
     return Demos(name, kind, tuple(trajectories))
 
 
@@ -87,10 +87,9 @@ def _trajectory(labels: dict[str, str], raw: Arrays, extra_rows: Sequence[int]) 
     arrays = {}
     for field, x in raw.items():
         shape = "[T]" if field == "reward" else "[T, D]"
-        if x.ndim != shape.count(",") + 1 or 0 in x.shape[1:] or x.dtype.kind not in "fiub":
-            raise UserError(f"{labels[field]} is {_kind(x)}, expected numbers of shape {shape}")
-        if not len(x):
-            raise UserError(f"{labels[field]} has zero length, expected at least one step")
+        fits = x.ndim == shape.count(",") + 1 and 0 not in x.shape[1:] and x.dtype.kind in "fiub"
+        require(fits, f"{labels[field]} is {_kind(x)}, expected numbers of shape {shape}")
+        require(len(x), f"{labels[field]} has zero length, expected at least one step")
         with np.errstate(over="ignore"):
             arrays[field] = single = np.ascontiguousarray(x, np.float32)
         if not np.isfinite(single).all():
@@ -101,9 +100,8 @@ def _trajectory(labels: dict[str, str], raw: Arrays, extra_rows: Sequence[int]) 
     t = Trajectory(**arrays)
     for field, x in arrays.items():
         lengths = [t.steps + extra for extra in (extra_rows if field == "obs" else (0,))]
-        if len(x) not in lengths:
-            expected = " or ".join(map(str, lengths))
-            raise UserError(f"{labels[field]} has {len(x)} rows, expected {expected}")
+        expected = " or ".join(map(str, lengths))
+        require(len(x) in lengths, f"{labels[field]} has {len(x)} rows, expected {expected}")
     return t
 
 
@@ -115,36 +113,30 @@ def _read_gail(path: Path) -> Iterator[Raw]:
     """GAIL's layout: padded arrays [B, T, ...], of which `len_B` rows each are real."""
     import h5py
 
-    try:
+    with refused(f"cannot read {path}", OSError):
         is_hdf5 = h5py.is_hdf5(path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    if not is_hdf5:
-        raise UserError(f"{path} is not an HDF5 file (expected GAIL's layout, or a folder of .npz)")
+    require(is_hdf5, f"{path} is not an HDF5 file (expected GAIL's layout, or a folder of .npz)")
     names = {**FIELDS["gail"], "length": "len_B"}
     with refused(f"{path} is damaged"), h5py.File(path, "r") as file:
         present = [name for name in sorted(file) if isinstance(file.get(name), h5py.Dataset)]
         # An empty dataset is read as an object.
         arrays = {f: np.asarray(file[name][()]) for f, name in names.items() if name in present}
     for field in ("obs", "length"):
-        if field not in arrays:
-            has = ", ".join(present) or "none at all"
-            raise UserError(f"{path}: dataset {names[field]} is missing; the file has {has}")
+        has = ", ".join(present) or "none at all"
+        require(field in arrays, f"{path}: dataset {names[field]} is missing; the file has {has}")
     lengths, shape = arrays.pop("length"), arrays["obs"].shape
-    if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
-        raise UserError(f"{path}: len_B is {_kind(lengths)}, expected integers of shape [B]")
-    if not len(lengths):
-        raise UserError(f"{path}: len_B is empty, expected at least one trajectory")
+    whole = lengths.ndim == 1 and lengths.dtype.kind in "iu"
+    require(whole, f"{path}: len_B is {_kind(lengths)}, expected integers of shape [B]")
+    require(len(lengths), f"{path}: len_B is empty, expected at least one trajectory")
     for field, x in arrays.items():
         sizes = [len(lengths), "T" if field == "obs" else shape[1], "D"][: 2 + (field != "reward")]
-        if x.ndim != len(sizes) or x.shape[:2] != (len(lengths), *shape[1:2]):
-            expected = ", ".join(map(str, sizes))
-            raise UserError(f"{path}: {names[field]} is {_kind(x)}, expected shape [{expected}]")
-    if not shape[1]:
-        raise UserError(f"{path}: obs_B_T_Do has no steps, expected at least one")
+        fits = x.ndim == len(sizes) and x.shape[:2] == (len(lengths), *shape[1:2])
+        expected = ", ".join(map(str, sizes))
+        require(fits, f"{path}: {names[field]} is {_kind(x)}, expected shape [{expected}]")
+    require(shape[1], f"{path}: obs_B_T_Do has no steps, expected at least one")
     for i, length in enumerate(lengths):
-        if not 1 <= length <= shape[1]:
-            raise UserError(f"{path}: len_B[{i}] is {length}, expected 1 to {shape[1]}")
+        fits = 1 <= length <= shape[1]
+        require(fits, f"{path}: len_B[{i}] is {length}, expected 1 to {shape[1]}")
         yield f"{path}: ", f"[{i}]", {field: x[i, :length] for field, x in arrays.items()}
 
 
@@ -168,8 +160,7 @@ def _read_minari(data: Path) -> Iterator[Raw]:
         vector_space(space, f"{data}: observations are")
     with refused(unreadable):
         episodes = list(dataset.iterate_episodes())
-    if not episodes:
-        raise UserError(f"{data}: the dataset has no episodes")
+    require(episodes, f"{data}: the dataset has no episodes")
     for e in episodes:
         arrays = {field: getattr(e, name) for field, name in FIELDS["minari"].items()}
         if not isinstance(space, Box):
@@ -179,12 +170,9 @@ def _read_minari(data: Path) -> Iterator[Raw]:
 
 
 def _read_npz(folder: Path) -> Iterator[Raw]:
-    try:
+    with refused(f"cannot read {folder}", OSError):
         paths = sorted(folder / name for name in os.listdir(folder) if name.endswith(".npz"))
-    except OSError as error:
-        raise UserError(f"cannot read {folder}: {error.strerror or error}") from error
-    if not paths:
-        raise UserError(f"{folder} has no .npz files, nor is it a Minari dataset")
+    require(paths, f"{folder} has no .npz files, nor is it a Minari dataset")
     for path in paths:
         with refused(f"{path} cannot be read as .npz"), np.load(path, allow_pickle=False) as file:
             arrays = {field: file[field] for field in FIELDS["npz"] if field in file}
@@ -193,6 +181,6 @@ def _read_npz(folder: Path) -> Iterator[Raw]:
             # A similar name is probably a mistake: do not go on without the field unnoticed.
             if field not in arrays and (near := get_close_matches(field, names, 1, 0.8)):
                 raise UserError(f"{path}: no field {field}; rename {near[0]} if it is that")
-        if "obs" not in arrays:
-            raise UserError(f"{path}: obs is missing; the file has {', '.join(names) or 'nothing'}")
+        has = ", ".join(names) or "nothing"
+        require("obs" in arrays, f"{path}: obs is missing; the file has {has}")
         yield f"{path}: ", "", arrays

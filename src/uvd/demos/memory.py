@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from uvd.core.errors import UserError
+from uvd.core.config import require
 from uvd.tasks.env import EnvTask
 from uvd.tasks.task import Task
 
@@ -117,11 +117,11 @@ def fit_demos(demos: Demos, task: Task | EnvTask) -> Demos:
         ("obs", demos.obs_dim, task.obs_dim, also),
         ("action", demos.action_dim, task.action_dim, ""),
     ):
-        if size not in (None, expected):
-            raise UserError(
-                f"{demos.name}: {fields[field]} has {size} numbers a step, {task.id} expects "
-                f"{expected}{more}"
-            )
+        require(
+            size in (None, expected),
+            f"{demos.name}: {fields[field]} has {size} numbers a step, {task.id} expects "
+            f"{expected}{more}",
+        )
     return demos
 
 

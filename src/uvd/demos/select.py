@@ -1,10 +1,11 @@
 """The pairs of observation and action that an algorithm learns from."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
+from uvd.core.config import require
+from uvd.core.episode import DemoSteps
 from uvd.core.errors import UserError
 from uvd.demos.files import load_demos
 from uvd.demos.memory import Demos, Trajectory, digest, fit_demos
@@ -28,17 +29,9 @@ class DemoSettings:
     """Append the previous action to every observation, of the agent and of the demonstrations."""
 
 
-class Pairs(NamedTuple):
-    """The chosen steps of demonstrations."""
-
-    obs: np.ndarray  # [N, obs]
-    action: np.ndarray | None = None  # [N, action], in [-1, 1]; None: observations alone
-    next_obs: np.ndarray | None = None  # [N, obs]; None unless the data hold it for all steps
-
-
 def demo_pairs(
     settings: DemoSettings, task: Task | EnvTask, needs_actions_for: str | None = None
-) -> tuple[Pairs, str]:
+) -> tuple[DemoSteps, str]:
     """The chosen pairs as the task has them, and a hash of all the demonstrations.
 
     `task` is the one whose observations are without the previous action. `needs_actions_for` names
@@ -68,31 +61,29 @@ def demo_pairs(
 
 def select(
     demos: Demos, trajectories: int | None = None, every: int = 1, offset: int | None = None
-) -> Pairs:
+) -> DemoSteps:
     """Every n-th step of the first trajectories, from step `offset` (every // 2 if None)."""
-    count = len(demos.trajectories) if trajectories is None else trajectories
+    there = len(demos.trajectories)
+    count = there if trajectories is None else trajectories
     for name, value in (("every", every), ("trajectories", count)):
-        if not isinstance(value, (int, np.integer)) or value < 1:
-            raise UserError(f"{name} = {value} must be a whole number, at least 1")
+        whole = isinstance(value, (int, np.integer)) and value >= 1
+        require(whole, f"{name} = {value} must be a whole number, at least 1")
     first = every // 2 if offset is None else offset
-    if not isinstance(first, (int, np.integer)) or not 0 <= first < every:
-        raise UserError(f"offset = {offset} must lie in 0 to every - 1 = {every - 1}")
-    if count > len(demos.trajectories):
-        raise UserError(
-            f"{demos.name} has {len(demos.trajectories)} trajectories, {count} were asked for"
-        )
+    inside = isinstance(first, (int, np.integer)) and 0 <= first < every
+    require(inside, f"offset = {offset} must lie in 0 to every - 1 = {every - 1}")
+    require(count <= there, f"{demos.name} has {there} trajectories, {count} were asked for")
     chosen = demos.trajectories[:count]
     for i, t in enumerate(chosen):
-        if first >= t.steps:
-            raise UserError(
-                f"{demos.name}: trajectory {i} has {t.steps} steps, of which every = {every} "
-                f"takes none (the first would be step {first})"
-            )
+        require(
+            first < t.steps,
+            f"{demos.name}: trajectory {i} has {t.steps} steps, of which every = {every} "
+            f"takes none (the first would be step {first})",
+        )
     steps = [np.arange(first, t.steps, every) for t in chosen]
     obs = np.concatenate([t.obs[s] for t, s in zip(chosen, steps)])
     actions = [t.action[s] for t, s in zip(chosen, steps) if t.action is not None]
     next_obs = [t.obs[s + 1] for t, s in zip(chosen, steps) if s[-1] + 1 < len(t.obs)]
-    return Pairs(
+    return DemoSteps(
         obs,
         np.concatenate(actions) if actions else None,
         np.concatenate(next_obs) if len(next_obs) == count else None,

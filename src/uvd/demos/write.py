@@ -11,7 +11,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 
-from uvd.core.errors import UserError
+from uvd.core.config import require
+from uvd.core.errors import UserError, refused
 from uvd.demos.files import checked, minari_root
 from uvd.demos.memory import FIELDS, Demos, Trajectory, fit_demos
 from uvd.tasks.env import EnvTask, make_env
@@ -68,16 +69,16 @@ def write_minari(
 
     final = check_minari_id(dataset_id)
     for i, t in enumerate(trajectories):
-        if t.action is None or t.reward is None:
-            raise UserError(
-                f"{dataset_id}: trajectory {i} has no actions or no rewards, a Minari dataset "
-                "needs both; a folder of .npz files needs only observations"
-            )
-    ends = [False] * len(trajectories) if terminated is None else list(terminated)
-    if len(ends) != len(trajectories):
-        raise UserError(
-            f"{dataset_id}: terminated has {len(ends)} entries for {len(trajectories)} trajectories"
+        require(
+            t.action is not None and t.reward is not None,
+            f"{dataset_id}: trajectory {i} has no actions or no rewards, a Minari dataset "
+            "needs both; a folder of .npz files needs only observations",
         )
+    ends = [False] * len(trajectories) if terminated is None else list(terminated)
+    require(
+        len(ends) == len(trajectories),
+        f"{dataset_id}: terminated has {len(ends)} entries for {len(trajectories)} trajectories",
+    )
     demos = _checked(trajectories, dataset_id, (1,))
     actions: gym.Space = Box(-np.inf, np.inf, (demos.action_dim or 0,), np.float32)
     spec = None
@@ -120,8 +121,7 @@ def check_minari_id(dataset_id: str) -> Path:
 
 def _checked(trajectories: Sequence[Trajectory], name: str, extra_rows: Sequence[int]) -> Demos:
     """The trajectories, checked by the rules for those that are read."""
-    if not trajectories:
-        raise UserError(f"{name}: there are no trajectories to write")
+    require(trajectories, f"{name}: there are no trajectories to write")
     raw = [(f"{name}: ", f" of trajectory {i}", t.arrays()) for i, t in enumerate(trajectories)]
     return checked(name, "npz", raw, extra_rows)
 
@@ -129,14 +129,12 @@ def _checked(trajectories: Sequence[Trajectory], name: str, extra_rows: Sequence
 @contextmanager
 def _complete(final: Path) -> Iterator[Path]:
     """A path to write a file or folder to; it is renamed to `final` when it is complete."""
-    if os.path.exists(final):
-        raise UserError(f"{final} exists: remove it, or choose another name")
+    require(not os.path.exists(final), f"{final} exists: remove it, or choose another name")
     unfinished = final.with_name(f".tmp-{final.name}-{os.getpid()}")
     try:
-        unfinished.mkdir(parents=True)
-        yield unfinished / final.name
-        os.replace(unfinished / final.name, final)
-    except OSError as error:
-        raise UserError(f"cannot write {final}: {error.strerror or error}") from error
+        with refused(f"cannot write {final}", OSError):
+            unfinished.mkdir(parents=True)
+            yield unfinished / final.name
+            os.replace(unfinished / final.name, final)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

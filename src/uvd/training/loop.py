@@ -18,10 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import DemoSteps
 from uvd.collect.worker import EVAL
 from uvd.collect.workers import WorkersError
-from uvd.core.episode import from_records, to_records
+from uvd.core.episode import DemoSteps, from_records, to_records
 from uvd.core.errors import Stopped, UserError
 from uvd.runs import Run
 from uvd.settings import from_file

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from uvd.agents import get_algorithm
-from uvd.agents.agent import Agent, DemoSteps, Spec
+from uvd.agents.agent import Agent, Spec
 from uvd.collect.exploration import CollectConfig
 from uvd.collect.workers import Workers
 from uvd.core.config import flatten, require
-from uvd.core.episode import Episode
+from uvd.core.episode import DemoSteps, Episode
 from uvd.core.errors import UserError
 from uvd.demos.select import DemoSettings, demo_pairs
 from uvd.settings import RunConfig, RunSettings, build, presets
@@ -97,12 +97,11 @@ def read_inputs(config: RunConfig, demos: DemoSteps | None = None) -> tuple[Inpu
     sha256 = config.sha256
     if algorithm.learns_from == "demos" and demos is None:
         name = config.algorithm if algorithm.needs_actions else None
-        pairs, sha256 = demo_pairs(config.demos, task, name)
+        demos, sha256 = demo_pairs(config.demos, task, name)
         if config.sha256 not in ("", sha256):
             raise UserError(
                 f"{config.demos.demos} holds other demonstrations than those this run began with"
             )
-        demos = DemoSteps(pairs.obs, pairs.action, pairs.next_obs)
     if config.demos.previous_action:
         task = with_previous_action(task)
     return Inputs(task, demos), sha256

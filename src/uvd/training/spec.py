@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import DemoSteps, GoalTest, Spec
-from uvd.core.episode import Episode
+from uvd.agents.agent import GoalTest, Spec
+from uvd.core.episode import DemoSteps, Episode
 from uvd.core.normalize import fit_norm, ranges, varying_columns
 from uvd.tasks.env import EnvTask, batch_reward, reward_env
 from uvd.tasks.task import Task
