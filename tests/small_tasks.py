@@ -33,6 +33,17 @@ def near(achieved, goal):
     return ((achieved - goal) ** 2).sum(-1) < GOAL_RADIUS**2
 
 
+def goal_pairs(dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """What is achieved, `[3, 500, dim]`, and goals at most 1 away; some are achieved exactly."""
+    rng = np.random.default_rng(0)
+    goal = rng.uniform(-1, 1, (3, 500, dim)).astype(np.float32)
+    way = rng.standard_normal(goal.shape)
+    way *= rng.uniform(0, 1, (3, 500, 1)) / np.linalg.norm(way, axis=-1, keepdims=True)
+    achieved = (goal + way).astype(np.float32)
+    achieved[:, 0] = goal[:, 0]
+    return achieved, goal
+
+
 def unit_norm(obs: int, goal: int) -> Norm:
     """Features are the numbers themselves."""
     zeros = lambda n: np.zeros(n, np.float32)  # noqa: E731

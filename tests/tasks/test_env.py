@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from small_tasks import goal_pairs
 from uvd.core.errors import UserError
 from uvd.tasks.env import batch_reward, make_env
 from uvd.tasks.find import find_task
@@ -68,12 +69,7 @@ def test_rewards_are_recognised(name, kind, sparse, radius, distance):
     task = find_task(name, {"kind": kind} if kind else {})
     rule = task.reward
     assert (rule.sparse, rule.radius, rule.distance) == (sparse, radius, distance)
-    rng = np.random.default_rng(0)
-    goal = rng.uniform(-1, 1, (3, 500, task.goal_dim)).astype(np.float32)
-    way = rng.standard_normal(goal.shape)
-    way *= rng.uniform(0, 1, (3, 500, 1)) / np.linalg.norm(way, axis=-1, keepdims=True)
-    achieved = (goal + way).astype(np.float32)
-    achieved[:, 0] = goal[:, 0]
+    achieved, goal = goal_pairs(task.goal_dim)
     rewards = batch_reward(make_env(task), achieved, goal)
     assert rule.low <= rewards.min()
     assert rewards.max() <= rule.high

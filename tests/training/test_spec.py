@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from small_tasks import goal_pairs
 from uvd.agents.agent import DemoSteps, Spec
 from uvd.core.episode import Episode
 from uvd.core.errors import UserError
@@ -28,12 +29,7 @@ from uvd.training.spec import make_rewards, make_spec
 )
 def test_compiled_rewards_are_the_environments_own(name, kind):
     task = find_task(name, {"kind": kind} if kind else {})
-    rule, rng = task.reward, np.random.default_rng(0)
-    goal = rng.uniform(-1, 1, (3, 500, task.goal_dim)).astype(np.float32)
-    way = rng.standard_normal(goal.shape)
-    way *= rng.uniform(0, 1, (3, 500, 1)) / np.linalg.norm(way, axis=-1, keepdims=True)
-    achieved = (goal + way).astype(np.float32)
-    achieved[:, 0] = goal[:, 0]
+    rule, (achieved, goal) = task.reward, goal_pairs(task.goal_dim)
     expected = batch_reward(make_env(task), achieved, goal)
     success, reward = make_rewards(task)
     several = jax.jit(jax.vmap(reward))(achieved, goal)
