@@ -28,7 +28,7 @@ test: .venv/dev  ## the quick tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-slow: .venv/dev ## learning checks of minutes, and Stable-Baselines3 on our tasks
-	$(PIP) -e '.[dev,slow,docs]'
+	$(PIP) -e '.[dev,slow,docs,ray]'
 	command -v chromium && command -v chromedriver || \
 	  { apt-get update -q && apt-get install -y -q chromium chromium-driver; }
 	$(BIN)/python -m pytest -m slow

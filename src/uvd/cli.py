@@ -11,7 +11,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from tyro import conf
 from tyro.conf import Positional, arg, subcommand
 
 from uvd import __version__
-from uvd.core.config import Count, Size, flatten, require, validate
+from uvd.core.config import Count, NotNegative, Size, flatten, require, validate
 from uvd.core.errors import Stopped, UserError, nearest
 
 if TYPE_CHECKING:
@@ -351,7 +351,18 @@ class Trials:
     steps: Count | None = None  # Environment steps of each seed (the study's if not given).
     demos: str | None = None  # Demonstrations of the task other than the study's.
     jobs: Size = 0  # Trials trained side by side (0: one on each of two CPU cores).
+    ray: str | None = None
+    """Train on a running Ray cluster: its address (host:port, ray://host:port), or auto."""
+    gpus: NotNegative = 0.0  # On a Ray cluster: share of a GPU that each trial takes.
     dry_run: bool = False  # Train nothing: what would be trained, and how long it takes.
+
+    def train(self, out: Path, names: Sequence[str] = ()) -> None:
+        """Trains trials of the study in `out`: here, or on a cluster."""
+        from uvd.study import cluster, runner
+
+        if self.ray:
+            return cluster.train(out, names, self.ray, self.gpus)
+        return runner.train(out, names, self.jobs)
 
     def of(self, study: "Study") -> "list[Trial]":
         """The trials."""
@@ -379,7 +390,7 @@ class Sweep(Trials):
         if self.status:
             return runner.status(self.status)
         if self.resume:
-            return runner.train(self.resume, at_once=self.jobs)
+            return self.train(self.resume)
         if self.study is None:
             raise UserError("uvd sweep needs a study file, or --status DIR, or --resume DIR")
         study = read_study(self.study)
@@ -388,7 +399,7 @@ class Sweep(Trials):
             return runner.dry_run(trials, self.jobs)
         out = self.out or Path("runs", study.name)
         runner.plan(out, trials)
-        return runner.train(out, list(trials), self.jobs)
+        return self.train(out, list(trials))
 
 
 @dataclass(frozen=True)
@@ -411,7 +422,7 @@ class Reproduce(Trials):
         trials = self.of(study)
         if self.dry_run:
             return runner.dry_run(runner.complete(study, trials), self.jobs)
-        return reproduce.reproduce(study, out, trials, self.jobs)
+        return reproduce.reproduce(study, out, trials, self.train)
 
 
 @dataclass(frozen=True)

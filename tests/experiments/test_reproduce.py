@@ -73,10 +73,10 @@ def test_figure3_has_the_papers_sizes():
 def test_goals_are_drawn_and_drawn_again_from_small_files(training, tmp_path):
     study = reproduce.load("mini")
     first = study.trials(["PointReach-v0", PUSH], seeds=2, steps=1000)
-    reproduce.reproduce(study, tmp_path, first, 1)
+    reproduce.reproduce(study, tmp_path, first)
     assert len(training.trained) == 10
     more = study.trials(["PointSlide-v0"], ["td3", "uvd"], seeds=2, steps=1000)
-    reproduce.reproduce(study, tmp_path, more, 1)
+    reproduce.reproduce(study, tmp_path, more)
     assert len(training.trained) == 12
     summary = (tmp_path / "summary.md").read_text()
     assert summary.count("\n| PointReach-v0 |") == 5 + 3
@@ -87,10 +87,10 @@ def test_goals_are_drawn_and_drawn_again_from_small_files(training, tmp_path):
     (tmp_path / "summary.md").unlink()
     reproduce.draw(study, tmp_path)
     assert (tmp_path / "summary.md").read_text() == summary
-    reproduce.reproduce(study, tmp_path, first, 1)  # stored results are not trained again
+    reproduce.reproduce(study, tmp_path, first)  # stored results are not trained again
     assert len(training.trained) == 12
     with pytest.raises(UserError, match="seeds = 2, not 3: remove it, or choose another folder"):
-        reproduce.reproduce(study, tmp_path, study.trials([PUSH], seeds=3, steps=1000), 1)
+        reproduce.reproduce(study, tmp_path, study.trials([PUSH], seeds=3, steps=1000))
     with pytest.raises(UserError, match="no finished runs"):
         reproduce.draw(study, tmp_path / "none")
 
@@ -133,7 +133,7 @@ def imitation(tmp_path, monkeypatch):
 
 def test_imitation_is_measured_by_its_expert(imitation, training, tmp_path):
     out = tmp_path / "out"
-    reproduce.reproduce(imitation, out, imitation.trials(), 1)
+    reproduce.reproduce(imitation, out, imitation.trials())
     names = {f"envs-Walk-v0-{m}-{a}" for m in imitation.methods for a in ("1x3", "2x5")}
     assert set(training.trained) == names
     # VDI's seeds at 90 - 3, 86, 85; the expert earns 110, random actions 10.
@@ -156,10 +156,10 @@ def test_imitation_is_measured_by_its_expert(imitation, training, tmp_path):
 
 def test_other_demonstrations_are_not_mixed_in(imitation, training, tmp_path):
     out, other = tmp_path / "out", str(write_gail(walk([50.0]), tmp_path / "other.h5"))
-    reproduce.reproduce(imitation, out, imitation.trials((), ["bc"], ["1x2"]), 1)
+    reproduce.reproduce(imitation, out, imitation.trials((), ["bc"], ["1x2"]))
     more = imitation.trials((), ["vdi"], ["1x2"], demos=other)
     with pytest.raises(UserError, match=r"other demonstrations than .*other.h5: .*--out"):
-        reproduce.reproduce(imitation, out, more, 1)
+        reproduce.reproduce(imitation, out, more)
     assert len(training.trained) == 1
     known = json.loads((out / "references.json").read_text())
     known[WALK]["sha256"] = "0"
@@ -176,7 +176,7 @@ def test_an_expert_without_rewards_has_no_scale(imitation, tmp_path):
     mute = str(write_gail(walk([1.0], rewards=False), tmp_path / "mute.h5"))
     trials = imitation.trials((), ["vdi"], ["1x2"], demos=mute)
     with pytest.raises(UserError, match=r"mute.h5 has no rewards"):
-        reproduce.reproduce(imitation, tmp_path / "out", trials, 1)
+        reproduce.reproduce(imitation, tmp_path / "out", trials)
     assert not (tmp_path / "out").exists()
 
 

@@ -21,7 +21,7 @@ FIGURES = """\
 """
 
 
-def demo(out: Path, seeds: int = 4, steps: int = 16_000, imitation_steps: int = 40_000) -> None:
+def demo(out: Path, seeds: int = 4, steps: int = 16_000, imitation_steps: int = 60_000) -> None:
     """Figures and tables into a folder, and six lines on the screen."""
     goals, imitation = reproduce.load("mini"), reproduce.load("imitation")
     on_cliff = goals.trials((maps.CLIFF,), METHODS, seeds=seeds, steps=steps)

@@ -1,6 +1,6 @@
 """The paper's experiments: studies of the package, and what is drawn of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from uvd.core.config import require
@@ -21,13 +21,18 @@ def load(name: str) -> Study:
     return read_study(STUDIES[name])
 
 
-def reproduce(study: Study, out: Path, trials: Sequence[Trial], at_once: int = 0) -> None:
+def reproduce(
+    study: Study,
+    out: Path,
+    trials: Sequence[Trial],
+    train: Callable[[Path, Sequence[str]], None] = runner.train,
+) -> None:
     """Trains what is not yet trained; figures and tables show all that `out` has by then."""
     complete = runner.complete(study, trials)
     for task, source in {t.task: t.given["demos"] for t in trials if "demos" in t.given}.items():
         shares.measure_scale(out, task, source)
     runner.plan(out, complete)
-    runner.train(out, list(complete), at_once)
+    train(out, list(complete))
     if paths := [out / t.name for t in trials if t.task == maps.CLIFF]:
         maps.draw_paths(paths, out / "paths.png")
     draw(study, out)

@@ -157,55 +157,93 @@ def locked(out: Path) -> Iterator[int]:
 
 def train(out: Path, names: Sequence[str] = (), at_once: int = 0) -> None:
     """Trains what is not finished of the study's trials (or the named ones), so many at a time."""
-    trials = {name: rows for name, rows in read_plan(out).items() if not names or name in names}
     with locked(out) as lock:
-        driver = Driver(out, trials, lock)
+        driver = Driver(Progress(out, chosen(out, names)), lock)
         driver.run(at_once or AT_ONCE)
-    if driver.stopped:
-        raise Stopped(f"stopped; go on with: uvd sweep --resume {out}")
-    require(
-        not driver.failed,
-        f"{len(driver.failed)} of {len(trials)} trials failed: {', '.join(driver.failed)}; "
-        f"once more: uvd sweep --resume {out}",
-    )
+    conclude(driver.progress, driver.failed, driver.stopped)
+
+
+def chosen(out: Path, names: Sequence[str]) -> dict[str, Rows]:
+    """The study's trials of these names, or all."""
+    return {name: rows for name, rows in read_plan(out).items() if not names or name in names}
+
+
+def conclude(progress: "Progress", failed: Sequence[str], stopped: bool) -> None:
+    """Says how to go on with a study that was stopped, or has trials that failed."""
+    again = f"uvd sweep --resume {progress.out}"
+    if stopped:
+        raise Stopped(f"stopped; go on with: {again}")
+    many = f"{len(failed)} of {len(progress.trials)} trials failed: {', '.join(failed)}"
+    require(not failed, f"{many}; once more: {again}")
+
+
+class Progress:
+    """How far a study is, by what its trials cost."""
+
+    def __init__(self, out: Path, trials: Mapping[str, Rows]) -> None:
+        self.out, self.trials = out, trials
+        self.costs = {name: work(rows) for name, rows in trials.items()}
+        states = {name: self.state(name) for name in trials}
+        self.share = {name: self._share(name, state) for name, state in states.items()}
+        self.done_before, self.begun = self._done(), time.monotonic()
+        # The longest first, so that none is left over alone.
+        left = [name for name, state in states.items() if not state.finished]
+        self.left = sorted(left, key=lambda name: -self.costs[name])
+
+    def state(self, name: str) -> State:
+        """The state of a trial."""
+        return state_of(self.out / name, self.trials[name])
+
+    def _share(self, name: str, state: State) -> float:
+        return min(state.step / self.trials[name]["run"]["steps"], 1.0)
+
+    def _done(self) -> float:
+        """The share of the study's work that is done."""
+        return sum(self.costs[n] * self.share[n] for n in self.trials) / sum(self.costs.values())
+
+    def begin(self, how: str) -> None:
+        """Says what is to be trained."""
+        many = f"{len(self.left)} of {len(self.trials)} trials to train"
+        print(f"{many}, {how}, into {self.out}", flush=True)
+
+    def say(self, name: str, line: str) -> None:
+        """A line of a trial, behind how far the study is."""
+        self.share[name] = self._share(name, self.state(name))
+        done, spent, left = self._done(), time.monotonic() - self.begun, ""
+        if done > self.done_before:
+            left = f", {spent / 60 * (1 - done) / (done - self.done_before):,.0f} min left"
+        print(f"[{100 * done:.0f} %{left}] {name}: {line}", flush=True)
+
+    def fail(self, name: str, why: str) -> None:
+        """Writes down that a trial failed."""
+        replace_file(self.out / name / "error.txt", why.encode())
+        self.say(name, f"failed: {why}")
+
+
+def prepare(path: Path, rows: Rows) -> None:
+    """The run folder of a trial that is about to be trained."""
+    if not (path / "config.toml").exists():
+        Run.create(path, rows)
+    (path / "error.txt").unlink(missing_ok=True)
 
 
 class Driver:
     """Keeps so many trials in training at a time."""
 
-    def __init__(self, out: Path, trials: Mapping[str, Rows], lock: int) -> None:
-        self.out, self.trials, self.lock = out, trials, lock
-        self.costs = {name: work(rows) for name, rows in trials.items()}
-        self.share = {name: self._share(name) for name in trials}
-        left = [name for name in trials if not self._state(name).finished]
-        # The longest first, so that none is left over alone.
-        self.waiting = deque(sorted(left, key=lambda name: -self.costs[name]))
+    def __init__(self, progress: Progress, lock: int) -> None:
+        self.progress, self.lock = progress, lock
+        self.out, self.trials = progress.out, progress.trials
+        self.waiting = deque(progress.left)
         self.processes: set[subprocess.Popen[str]] = set()
         self.failed: list[str] = []
         self.stopped = False
-        self.done_before, self.begun = self._done(), time.monotonic()
-
-    def _state(self, name: str) -> State:
-        return state_of(self.out / name, self.trials[name])
-
-    def _share(self, name: str) -> float:
-        state = self._state(name)
-        return state.finished or min(state.step / self.trials[name]["run"]["steps"], 1.0)
-
-    def _done(self) -> float:
-        """The share of the study's work that is done."""
-        return sum(self.costs[n] * self.share[n] for n in self.trials) / sum(self.costs.values())
 
     def run(self, at_once: int) -> None:
         """Trains what is left. Ctrl-C stops all trials, which save; a second one ends them."""
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # trials may share a GPU
         pin = at_once > 1 and jax.default_backend() == "cpu" and hasattr(os, "sched_getaffinity")
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
-        print(
-            f"{len(self.waiting)} of {len(self.trials)} trials to train, {at_once} at a time, "
-            f"into {self.out}",
-            flush=True,
-        )
+        self.progress.begin(f"{at_once} at a time")
         with ThreadPoolExecutor(at_once) as pool:
             workers = [pool.submit(self._work, cores[i % len(cores)]) for i in range(at_once)]
             while any(not worker.done() for worker in workers):
@@ -224,7 +262,6 @@ class Driver:
                 name = self.waiting.popleft()
             except IndexError:
                 return
-            path = self.out / name
             for _ in range(ATTEMPTS):
                 try:
                     code, last = self._train(name, core)
@@ -234,15 +271,12 @@ class Driver:
                     break
             if code and not self.stopped:
                 self.failed.append(name)
-                replace_file(path / "error.txt", last.encode())
-                self._say(name, f"failed: {last}")
+                self.progress.fail(name, last)
 
     def _train(self, name: str, core: int | None) -> tuple[int, str]:
         """Trains one trial in a process of its own; returns its exit code and its last line."""
         path, last = self.out / name, ""
-        if not (path / "config.toml").exists():
-            Run.create(path, self.trials[name])
-        (path / "error.txt").unlink(missing_ok=True)
+        prepare(path, self.trials[name])
         with subprocess.Popen(
             [sys.executable, "-m", "uvd.study.trial", str(path)],
             stdin=subprocess.PIPE,
@@ -259,17 +293,9 @@ class Driver:
                     os.sched_setaffinity(process.pid, {core})
             for line in process.stdout or ():
                 last = line.strip() or last
-                self._say(name, last)
+                self.progress.say(name, last)
         self.processes.discard(process)
         return process.returncode, last
-
-    def _say(self, name: str, line: str) -> None:
-        """A line of a trial, behind how far the study is."""
-        self.share[name] = self._share(name)
-        done, spent, left = self._done(), time.monotonic() - self.begun, ""
-        if done > self.done_before:
-            left = f", {spent / 60 * (1 - done) / (done - self.done_before):,.0f} min left"
-        print(f"[{100 * done:.0f} %{left}] {name}: {line}", flush=True)
 
 
 def status(out: Path) -> None:
