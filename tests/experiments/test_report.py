@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import trim_mean
 
+import uvd
 from fakeruns import CLIFF, PUSH, make_run, train
 from uvd import cli
 from uvd.core.errors import UserError
@@ -182,6 +183,19 @@ def test_what_cannot_be_read_is_one_line_and_the_rest_is_drawn(tmp_path):
     shutil.rmtree(folder / "good")
     with pytest.raises(UserError, match=r"no run can be drawn; the first: .*no reports yet"):
         write(folder)
+
+
+def test_a_study_says_what_failed_and_what_waits(tmp_path):
+    folder = tmp_path / "in"
+    train(folder / "good", "uvd", CLIFF, np.ones((2, 3)))
+    bad = train(folder / "bad", "uvd", CLIFF, np.ones((2, 2)), budget=300, noise=0.3)
+    (bad / "error.txt").write_text("no luck")
+    plan = {"uvd_version": uvd.__version__, "trials": {"good": {}, "bad": {}, "a": {}}}
+    (folder / "study.json").write_text(json.dumps(plan))
+    _, notes = write(folder)
+    assert notes[:2] == [f"failed: {bad}: no luck", f"1 of 3 trials of {folder} wait"]
+    (folder / "study.json").write_text("{")
+    assert "study.json is damaged" in write(folder)[1][0]
 
 
 def test_a_number_that_is_not_finite_is_none(tmp_path):

@@ -24,6 +24,7 @@ from uvd.experiments.curves import AXIS_NAMES, LOG_RATIO, label_styles
 from uvd.experiments.pools import Curve
 from uvd.runs import Run
 from uvd.runs.files import replace_file
+from uvd.study.runner import read_plan
 
 POINTS = 200  # of a curve, at most
 RESAMPLES = 1000  # of a curve
@@ -63,9 +64,26 @@ def read_run(path: Path) -> Read:
     return Read(run, curve, metric, seeds)
 
 
+def study_notes(folder: Path) -> list[str]:
+    """If the folder is a study's: what failed of it, and how much is still to begin."""
+    if not (folder / "study.json").exists():
+        return []
+    try:
+        trials = [folder / name for name in read_plan(folder)]
+    except UserError as error:
+        return [str(error)]
+    errors = [path / "error.txt" for path in trials if (path / "error.txt").exists()]
+    waiting = sum(not (path / "config.toml").exists() for path in trials)
+    notes = [f"failed: {error.parent}: {error.read_text('utf-8').strip()}" for error in errors]
+    return notes + [f"{waiting} of {len(trials)} trials of {folder} wait"] * bool(waiting)
+
+
 def write_report(folders: Sequence[Path], out: Path) -> list[str]:
     """Writes the page of all runs in some folders; returns what was left out, a line each."""
-    found, notes = [], []
+    found: list[Read] = []
+    notes: list[str] = []
+    for folder in folders:
+        notes += study_notes(folder)
     for path in pools.find_runs(folders):
         try:
             found.append(read_run(path))
