@@ -103,7 +103,7 @@ def critic_step():
 
 def test_the_critics_loss(critic_step):
     """The sum over both critics of the weighted mean of squared errors, and a step down it."""
-    _, state, step = critic_step
+    ac, state, step = critic_step
     target, weight = np.linspace(-3, 3, 8), np.linspace(0, 2, 8)
 
     def loss(critic):
@@ -117,6 +117,8 @@ def test_the_critics_loss(critic_step):
     assert float(metrics["critic/loss"]) == pytest.approx(before, rel=1e-4)
     assert float(metrics["critic/q"]) == pytest.approx(q, abs=1e-5)
     assert float(metrics["critic/target"]) == pytest.approx(0, abs=1e-6)
+    action = ac.next_value(state, BATCH, BATCH.goal, KEY)[1]
+    assert float(metrics["actor/abs_action"]) == pytest.approx(float(abs(action).mean()), rel=1e-4)
     # Adam's first step has the length of the learning rate in every number that matters.
     moved = [abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (after.critic, state.critic)))]
     np.testing.assert_allclose(moved, CONFIG.critic_lr, rtol=1e-3)
@@ -138,11 +140,12 @@ def test_no_gradient_passes_through_the_target(critic_step):
     """A target that depends on the nets teaches the same as its numbers."""
     ac, state, step = critic_step
 
-    def moving(state, batch, goal, key):
+    def moving(state, batch, goal, next_q, action):
         q = ac.critic_outputs(state.critic, state.norm, batch.obs, goal, batch.action)[0]
-        return 2 * q + ac.next_value(state, batch, goal, key)[0], {}
+        return 2 * q + next_q, {}
 
-    target = compiled(moving)(state, BATCH, BATCH.goal, KEY)[0]
+    after = ac.next_value(state, BATCH, BATCH.goal, KEY)
+    target = compiled(moving)(state, BATCH, BATCH.goal, *after)[0]
     alive = compiled(lambda s: ac.critic_step(s, BATCH, Goals(BATCH.goal), moving, KEY))(state)[0]
     expected = step(state, target, np.ones(8))[0]
     assert_close(alive.critic_opt, expected.critic_opt, rtol=1e-3, atol=1e-6)
@@ -195,8 +198,8 @@ def learning(**settings):
 
     @compiled
     def step(state, i):
-        def target(state, batch, goal, key):
-            return ac.next_value(state, batch, goal, key)[0], {}
+        def target(state, batch, goal, q, action):
+            return q, {}
 
         goals = Goals(BATCH.goal)
         return ac.learn(state, BATCH, goals, target, lambda: BATCH.goal, KEY, i)[0]

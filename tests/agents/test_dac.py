@@ -48,7 +48,8 @@ def target_of(discriminator, net, state, batch):
 
     @compiled
     def target(state, batch):
-        return make_target(ac, bound, discriminator, net)(state, batch, batch.goal, KEY)
+        after = ac.next_value(state, batch, batch.goal, KEY)
+        return make_target(TD3.gamma, bound, discriminator, net)(state, batch, batch.goal, *after)
 
     return state, *target(state, batch)
 

@@ -106,9 +106,9 @@ def test_the_target_is_the_mean_ratio_and_the_value_that_follows(match):
 
     @compiled
     def target_of(state):
-        return make_target(CONFIG, ac, kernels, jnp.asarray(WIDTH), weighted)(
-            state, batch, none, KEY
-        )
+        after = ac.next_value(state, batch, none, KEY)
+        target_fn = make_target(CONFIG, kernels, jnp.asarray(WIDTH), weighted)
+        return target_fn(state, batch, none, *after)
 
     target, metrics = target_of(state)
     # Densities are tested with the kernels; here it matters how they enter.

@@ -42,7 +42,8 @@ def targets(spec, q, batch):
     state = agent_state(ac, spec.norm)
     state = state._replace(critic_target=constant(state.critic, *q))
     goal = np.zeros((len(batch.row), spec.goal_dim), np.float32)
-    return compiled(sparse_target(ac, spec))(state, batch, goal, KEY)
+    after = compiled(ac.next_value)(state, batch, goal, KEY)
+    return compiled(sparse_target(ac, spec))(state, batch, goal, *after)
 
 
 @pytest.mark.parametrize(

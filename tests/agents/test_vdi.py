@@ -52,7 +52,8 @@ def target_of(config, spec=SPEC):
 
     @compiled
     def target(td3, future, batch, goal):
-        return make_target(config, ac, flows, future)(td3, batch, goal, KEY)
+        after = ac.next_value(td3, batch, goal, KEY)
+        return make_target(config, flows, future)(td3, batch, goal, *after)
 
     return target, flows, agent_state(make_vdi(config, spec), state_goals.norm), bound
 

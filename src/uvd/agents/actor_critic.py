@@ -27,7 +27,15 @@ from uvd.core.config import (
     require,
     validate,
 )
-from uvd.core.nets import OptimiserName, init_mlp, init_twin, make_optimiser, polyak, twin
+from uvd.core.nets import (
+    OptimiserName,
+    gradient_step,
+    init_mlp,
+    init_twin,
+    make_optimiser,
+    polyak,
+    twin,
+)
 from uvd.core.policy import MLP, Norm, Policy, act, features
 from uvd.core.replay import Batch
 
@@ -105,8 +113,13 @@ class Goals(NamedTuple):
     weight: jax.Array | float = 1.0
 
 
-# (state, batch, goals, key) -> (target, metrics)
-TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array], tuple[jax.Array, Metrics]]
+# (state, batch, goals g, Q'(s', a'; g), the slow actor's a') -> (target, metrics)
+TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Metrics]]
+
+
+def clipped(free: jax.Array, bound: jax.Array | float) -> tuple[jax.Array, Metrics]:
+    """A target within [0, bound], and how far the largest one was over it."""
+    return jnp.clip(free, 0.0, bound), {"critic/target_over_bound_max": free.max() / bound}
 
 
 @dataclass(frozen=True)
@@ -130,22 +143,18 @@ class ActorCritic:
         actor = init_mlp(key_actor, sizes, config.actor_scale)
         sizes = (spec.obs_dim + spec.goal_dim + spec.action_dim, *config.hidden, 1)
         critic = init_twin(key_critic, sizes, 0.1, self.head.start)
-        actor_opt, critic_opt = self._optimisers()
         return TD3State(
             actor=actor,
             actor_target=actor,
             critic=critic,
             critic_target=critic,
-            actor_opt=actor_opt.init(actor),
-            critic_opt=critic_opt.init(critic),
+            actor_opt=self._optimiser(config.actor_lr).init(actor),
+            critic_opt=self._optimiser(config.critic_lr).init(critic),
             norm=jax.tree.map(jnp.asarray, norm),
         )
 
-    def _optimisers(self) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-        config = self.config
-        rates = (config.actor_lr, config.critic_lr)
-        actor, critic = (make_optimiser(config.optimiser, rate, config.lr_half) for rate in rates)
-        return actor, critic
+    def _optimiser(self, rate: float) -> optax.GradientTransformation:
+        return make_optimiser(self.config.optimiser, rate, self.config.lr_half)
 
     def policy(self, state: TD3State) -> Policy:
         """The slow actor with the ranges of what it reads."""
@@ -186,19 +195,20 @@ class ActorCritic:
         self, state: TD3State, batch: Batch, goals: Goals, target_fn: TargetFn, key: jax.Array
     ) -> tuple[TD3State, Metrics]:
         """One regression step of both critics towards `target_fn`."""
-        target, metrics = target_fn(state, batch, goals.goal, key)
+        next_q, next_action = self.next_value(state, batch, goals.goal, key)
+        target, metrics = target_fn(state, batch, goals.goal, next_q, next_action)
         target = jax.lax.stop_gradient(target)
 
-        def critic_loss(critic: MLP) -> tuple[jax.Array, jax.Array]:
+        def critic_loss(critic: MLP) -> tuple[jax.Array, Metrics]:
             out = self.critic_outputs(critic, state.norm, batch.obs, goals.goal, batch.action)
             loss = (goals.weight * self.head.loss(out, target)).mean(1).sum()
-            return loss, self.head.value(out).mean()
+            return loss, {"critic/loss": loss, "critic/q": self.head.value(out).mean()}
 
-        (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
-        updates, opt = self._optimisers()[1].update(grads, state.critic_opt)
-        state = state._replace(critic=optax.apply_updates(state.critic, updates), critic_opt=opt)
-        metrics |= {"critic/loss": loss, "critic/q": q, "critic/target": target.mean()}
-        return state, metrics
+        critic, opt, own = gradient_step(
+            critic_loss, self._optimiser(self.config.critic_lr), state.critic, state.critic_opt
+        )
+        metrics |= {"critic/target": target.mean(), "actor/abs_action": abs(next_action).mean()}
+        return state._replace(critic=critic, critic_opt=opt), {**metrics, **own}
 
     def actor_step(self, state: TD3State, obs: jax.Array, goal: jax.Array) -> TD3State:
         """One step up the deterministic policy gradient, then the slow copies follow.
@@ -207,15 +217,15 @@ class ActorCritic:
         """
         first = jax.tree.map(lambda x: x[:1], state.critic)
 
-        def actor_loss(actor: MLP) -> jax.Array:
+        def actor_loss(actor: MLP) -> tuple[jax.Array, None]:
             action = self.action(actor, state.norm, obs, goal)
             out = self.critic_outputs(first, state.norm, obs, goal, action)
             penalty = self.config.action_penalty * (action**2).mean()
-            return -self.head.utility(out[0]).mean() + penalty
+            return -self.head.utility(out[0]).mean() + penalty, None
 
-        grads = jax.grad(actor_loss)(state.actor)
-        updates, opt = self._optimisers()[0].update(grads, state.actor_opt)
-        actor = optax.apply_updates(state.actor, updates)
+        actor, opt, _ = gradient_step(
+            actor_loss, self._optimiser(self.config.actor_lr), state.actor, state.actor_opt
+        )
         slow_actor = polyak(state.actor_target, actor, self.config.tau)
         state = state._replace(actor=actor, actor_opt=opt, actor_target=slow_actor)
         return self._critics_follow(state)

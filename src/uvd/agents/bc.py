@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec, demonstrations
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec, demonstrations
 from uvd.collect.exploration import CollectConfig
 from uvd.core.config import Count, Layers, NotNegative, Positive, validate
 from uvd.core.errors import UserError
-from uvd.core.nets import init_mlp, make_optimiser
+from uvd.core.nets import gradient_step, init_mlp, make_optimiser
 from uvd.core.policy import MLP, Norm, Policy, act
 from uvd.core.replay import Ring
 
@@ -65,14 +65,13 @@ def make_bc(config: BCConfig, spec: Spec) -> Agent:
     def update(state: BCState, ring: Ring, key: jax.Array, step: jax.Array):
         pick = jax.random.randint(key, (config.batch,), 0, len(target))
 
-        def actor_loss(actor: MLP) -> tuple[jax.Array, jax.Array]:
+        def actor_loss(actor: MLP) -> tuple[jax.Array, Metrics]:
             action = act(Policy(actor, state.norm), demos.obs[pick], no_goal)
-            return ((action - target[pick]) ** 2).mean(), abs(action).mean()
+            loss = ((action - target[pick]) ** 2).mean()
+            return loss, {"actor/loss": loss, "actor/abs_action": abs(action).mean()}
 
-        (loss, abs_action), grads = jax.value_and_grad(actor_loss, has_aux=True)(state.actor)
-        updates, opt = optimiser.update(grads, state.actor_opt, state.actor)
-        state = state._replace(actor=optax.apply_updates(state.actor, updates), actor_opt=opt)
-        return state, {"actor/loss": loss, "actor/abs_action": abs_action}
+        actor, opt, metrics = gradient_step(actor_loss, optimiser, state.actor, state.actor_opt)
+        return BCState(actor, opt, state.norm), metrics
 
     return Agent(init, update, lambda state: Policy(state.actor, state.norm))
 

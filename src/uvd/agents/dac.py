@@ -52,18 +52,15 @@ class DACState(NamedTuple):
     discriminator: DiscriminatorState
 
 
-def make_target(ac: ActorCritic, bound: float, discriminator: Discriminator, net: MLP) -> TargetFn:
+def make_target(gamma: float, bound: float, discriminator: Discriminator, net: MLP) -> TargetFn:
     """r + gamma Q'(s', mu'(s')), or r + gamma r_abs / (1 - gamma) where the episode ends."""
-    gamma = ac.config.gamma
 
-    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
+    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, q: jax.Array, action: jax.Array):
         x = discriminator.read(state.norm, batch.obs, batch.action, batch.next_obs)
         reward = discriminator.reward(net, x)
         after_end = discriminator.reward(net, discriminator.absorbing) / (1 - gamma)
-        q, action = ac.next_value(state, batch, goal, key)
         value = jnp.where(batch.terminated, after_end, q)
-        target = jnp.clip(reward + gamma * value, -bound, bound)
-        return target, {"critic/reward": reward.mean(), "actor/abs_action": abs(action).mean()}
+        return jnp.clip(reward + gamma * value, -bound, bound), {"critic/reward": reward.mean()}
 
     return target_fn
 
@@ -73,8 +70,7 @@ def make_dac(config: DACConfig, spec: Spec) -> Agent:
     td3 = config.td3
     discriminator = Discriminator(config.discriminator, spec)
     bound = REWARD_BOUND / (1 - td3.gamma)
-    head = make_head(td3.critic_head, bound, td3.critic_start)
-    ac = ActorCritic(td3, head, spec)
+    ac = ActorCritic(td3, make_head(td3.critic_head, bound, td3.critic_start), spec)
 
     def init(key: jax.Array) -> DACState:
         key_td3, key_discriminator = jax.random.split(key)
@@ -87,7 +83,7 @@ def make_dac(config: DACConfig, spec: Spec) -> Agent:
             state.discriminator, state.td3.norm, agent_batch, agent_batch.terminated, key_step
         )
         batch = fetch(ring, sample(ring, key_rows, td3.batch))
-        target_fn = make_target(ac, bound, discriminator, fitted.net)
+        target_fn = make_target(td3.gamma, bound, discriminator, fitted.net)
         goals = Goals(batch.goal)
         inner, metrics = ac.learn(
             state.td3, batch, goals, target_fn, lambda: batch.goal, key_target, step

@@ -21,7 +21,7 @@ import optax
 
 from uvd.agents.agent import Metrics, Spec, demonstrations
 from uvd.core.config import Layers, NotNegative, Positive, require, validate
-from uvd.core.nets import init_mlp
+from uvd.core.nets import gradient_step, init_mlp
 from uvd.core.policy import MLP, Norm, mlp, normalised
 from uvd.core.replay import Batch
 
@@ -135,9 +135,10 @@ class Discriminator:
                 "discriminator/logit_agent": on_agent.mean(),
             }
 
-        grads, metrics = jax.grad(discriminator_loss, has_aux=True)(state.net)
-        updates, opt = self.optimiser.update(grads, state.net_opt)
-        return DiscriminatorState(optax.apply_updates(state.net, updates), opt), metrics
+        net, opt, metrics = gradient_step(
+            discriminator_loss, self.optimiser, state.net, state.net_opt
+        )
+        return DiscriminatorState(net, opt), metrics
 
     def reward(self, net: MLP, x: jax.Array) -> jax.Array:
         """The reward of inputs."""

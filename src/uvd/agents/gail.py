@@ -23,7 +23,7 @@ from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec
 from uvd.agents.discriminator import Discriminator, DiscriminatorConfig, DiscriminatorState
 from uvd.collect.exploration import CollectConfig
 from uvd.core.config import Count, Discount, Layers, NotNegative, Positive, Share, validate
-from uvd.core.nets import init_mlp
+from uvd.core.nets import gradient_step, init_mlp
 from uvd.core.policy import MLP, Norm, Policy, act, features, mlp
 from uvd.core.replay import Batch, Ring, fetch
 
@@ -163,20 +163,20 @@ def ppo_step(config: GAILConfig, state: PPOState, rows: Rollout) -> tuple[PPOSta
             "actor/clipped": (abs(ratio - 1) > RATIO_CLIP).mean(),
         }
 
-    def critic_loss(critic: MLP) -> tuple[jax.Array, jax.Array]:
+    def critic_loss(critic: MLP) -> tuple[jax.Array, Metrics]:
         value = value_of(critic, state.norm, rows.obs, rows.goal)
-        return ((value - rows.ret) ** 2).mean(), value.mean()
+        loss = ((value - rows.ret) ** 2).mean()
+        return loss, {"critic/loss": loss, "critic/q": value.mean()}
 
-    params = (state.actor, state.log_std)
-    grads, metrics = jax.grad(actor_loss, has_aux=True)(params)
-    updates, actor_opt = optimiser(config.actor_lr).update(grads, state.actor_opt)
-    actor, log_std = optax.apply_updates(params, updates)
-    (loss, value), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
-    updates, critic_opt = optimiser(config.critic_lr).update(grads, state.critic_opt)
-    critic = optax.apply_updates(state.critic, updates)
+    (actor, log_std), actor_opt, metrics = gradient_step(
+        actor_loss, optimiser(config.actor_lr), (state.actor, state.log_std), state.actor_opt
+    )
+    critic, critic_opt, critic_metrics = gradient_step(
+        critic_loss, optimiser(config.critic_lr), state.critic, state.critic_opt
+    )
+    metrics |= {"critic/target": rows.ret.mean(), "actor/std": jnp.exp(log_std).mean()}
     state = PPOState(actor, log_std, critic, actor_opt, critic_opt, state.norm)
-    metrics |= {"critic/loss": loss, "critic/q": value, "critic/target": rows.ret.mean()}
-    return state, {**metrics, "actor/std": jnp.exp(log_std).mean()}
+    return state, {**metrics, **critic_metrics}
 
 
 def ppo_epochs(

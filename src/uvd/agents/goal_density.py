@@ -23,7 +23,7 @@ from uvd.agents.goal_kernel import GoalKernel
 from uvd.core import replay
 from uvd.core.config import Count, Layers, NotNegative, Positive, Range, Size, require, validate
 from uvd.core.flows import Params, make_flow
-from uvd.core.nets import OptimiserName, make_optimiser
+from uvd.core.nets import OptimiserName, gradient_step, make_optimiser
 from uvd.core.policy import Norm, features
 from uvd.core.replay import Ring
 
@@ -123,19 +123,13 @@ class GoalDensity:
         width = jnp.where(seen.long, self.kernel.long_width(step), self.kernel.width(step))
         noise = width[:, None] * jax.random.normal(key_noise, (n, self.kernel.dim))
 
-        def density_loss(flow: Params) -> tuple[jax.Array, jax.Array]:
+        def density_loss(flow: Params) -> tuple[jax.Array, Metrics]:
             log_f = self.log_prob(flow, norm, seen.context, seen.goal, seen.time_code, noise)
-            return -log_f.mean(), log_f
-
-        (loss, log_f), grads = jax.value_and_grad(density_loss, has_aux=True)(flow)
-        updates, opt = self.optimiser.update(grads, opt, flow)
-        n_short = jnp.maximum((~seen.long).sum(), 1)
-        return (
-            optax.apply_updates(flow, updates),
-            opt,
-            {
-                "density/loss": loss,
+            n_short = jnp.maximum((~seen.long).sum(), 1)
+            return -log_f.mean(), {
+                "density/loss": -log_f.mean(),
                 "density/log_f_short": jnp.where(seen.long, 0, log_f).sum() / n_short,
                 "density/log_f_max": log_f.max(),
-            },
-        )
+            }
+
+        return gradient_step(density_loss, self.optimiser, flow, opt)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State
+from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State, clipped
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, DemoSteps, Preset, Spec
 from uvd.agents.demo_weights import demo_metrics, draw, log_mean, log_weights
 from uvd.agents.heads import make_head
@@ -143,24 +143,20 @@ def reward_of(
 
 
 def make_target(
-    config: KDIConfig, ac: ActorCritic, kernels: Kernels, width: jax.Array, weighted: Weighted
+    config: KDIConfig, kernels: Kernels, width: jax.Array, weighted: Weighted
 ) -> TargetFn:
     """(1 - gamma) r(s, a) + gamma Q'(s', mu'(s')), within its bound. A step that ends the task
     earns the reward of its pair or change, but not that of the state it leads to."""
     gamma = config.td3.gamma
     bound = jnp.exp(-weighted.log_unit).mean()
 
-    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
-        q, action = ac.next_value(state, batch, goal, key)
+    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, q: jax.Array, action: jax.Array):
         reward = reward_of(kernels, width, state.norm, batch, weighted)
         free = (1 - gamma) * reward + gamma * q
         if kernels.match == "states":  # pairs and changes were earned before the end
             free *= ~batch.terminated
-        return jnp.clip(free, 0.0, bound), {
-            "critic/reward": reward.mean(),
-            "critic/target_over_bound_max": free.max() / bound,  # before the clip
-            "actor/abs_action": abs(action).mean(),
-        }
+        target, metrics = clipped(free, bound)
+        return target, {"critic/reward": reward.mean(), **metrics}
 
     return target_fn
 
@@ -168,8 +164,7 @@ def make_target(
 def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
     """KDI, its settings bound."""
     td3, kernels = config.td3, Kernels(config.match, spec)
-    head = make_head(td3.critic_head, 1.0, td3.critic_start)
-    ac = ActorCritic(td3, head, spec)
+    ac = ActorCritic(td3, make_head(td3.critic_head, 1.0, td3.critic_start), spec)
     no_goal = jnp.zeros((td3.batch, 0))
 
     def width_at(step: jax.Array) -> jax.Array:
@@ -190,7 +185,7 @@ def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
         )
         weighted = weigh(config, kernels.demo_points, log_d, key_steps)
         batch = replay.fetch(ring, replay.sample(ring, key_rows, td3.batch))
-        target_fn = make_target(config, ac, kernels, width, weighted)
+        target_fn = make_target(config, kernels, width, weighted)
         inner, metrics = ac.learn(
             state.td3, batch, Goals(no_goal), target_fn, lambda: no_goal, key_target, step
         )

@@ -20,7 +20,7 @@ from uvd.agents.agent import Metrics, Spec
 from uvd.core import replay
 from uvd.core.config import Count, Layers, NotNegative, Positive, Range, validate
 from uvd.core.flows import Params, make_flow
-from uvd.core.nets import OptimiserName, make_optimiser
+from uvd.core.nets import OptimiserName, gradient_step, make_optimiser
 from uvd.core.policy import Norm, normalised
 from uvd.core.replay import Ring
 
@@ -132,6 +132,4 @@ class StateFlows:
                 "density/log_d": log_d.mean(),
             }
 
-        grads, metrics = jax.grad(density_loss, has_aux=True)(flows)
-        updates, opt = self.optimiser.update(grads, opt, flows)
-        return optax.apply_updates(flows, updates), opt, metrics
+        return gradient_step(density_loss, self.optimiser, flows, opt)

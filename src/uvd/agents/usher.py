@@ -25,7 +25,7 @@ from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec
 from uvd.agents.td3 import FETCH_TD3, refuse_sigmoid, sparse_actor_critic, sparse_target
 from uvd.collect.exploration import CollectConfig
 from uvd.core.config import NotNegative, Share, Size, validate
-from uvd.core.nets import init_mlp, make_optimiser, polyak
+from uvd.core.nets import gradient_step, init_mlp, make_optimiser, polyak
 from uvd.core.policy import MLP, features, mlp
 from uvd.core.replay import Batch, Ring, fetch, future_uniform, sample
 
@@ -108,18 +108,15 @@ def make_usher(config: USHERConfig, spec: Spec) -> Agent:
         later = relative_density(state.density_target, state.td3, after, any_goal)
         left = before.left
 
-        def loss(net: MLP) -> jax.Array:
+        def density_loss(net: MLP) -> tuple[jax.Array, Metrics]:
             p = relative_density(net, state.td3, before, any_goal)
             hit = relative_density(net, state.td3, before, achieved)
-            return (p**2 - 2 * (left - 1) / left * p * later - 2 / left * hit).mean()
+            loss = (p**2 - 2 * (left - 1) / left * p * later - 2 / left * hit).mean()
+            return loss, {"density/loss": loss}
 
-        value, grads = jax.value_and_grad(loss)(state.density)
-        updates, opt = optimiser.update(grads, state.density_opt)
-        net = optax.apply_updates(state.density, updates)
+        net, opt, metrics = gradient_step(density_loss, optimiser, state.density, state.density_opt)
         slow = polyak(state.density_target, net, config.td3.tau)
-        return state._replace(density=net, density_target=slow, density_opt=opt), {
-            "density/loss": value
-        }
+        return state._replace(density=net, density_target=slow, density_opt=opt), metrics
 
     def update(state: USHERState, ring: Ring, key: jax.Array, step: jax.Array):
         key_rows, key_goal, key_alter, key_mix, key_target = jax.random.split(key, 5)

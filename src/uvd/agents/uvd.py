@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from uvd.agents.actor_critic import ActorCritic, TargetFn, TD3Config, TD3State
+from uvd.agents.actor_critic import ActorCritic, TargetFn, TD3Config, TD3State, clipped
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec
 from uvd.agents.futures import Context
 from uvd.agents.goal_density import DensityConfig, GoalDensity
@@ -106,15 +106,11 @@ def _max_paper(s: Signals) -> jax.Array:
 COMBINE = {"sum": _sum, "max": _max, "max-next": _max_next, "max-paper": _max_paper}
 
 
-def make_target(
-    config: UVDConfig, ac: ActorCritic, density: GoalDensity, flow: Params, step: jax.Array
-) -> TargetFn:
+def make_target(config: UVDConfig, density: GoalDensity, flow: Params, step: jax.Array) -> TargetFn:
     """The critic's target: TD lifted by the density, within its bound."""
     gamma = config.td3.gamma
 
-    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
-        q, action = ac.next_value(state, batch, goal, key)
-
+    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, q: jax.Array, action: jax.Array):
         def scaled(context: Context) -> jax.Array:
             log_f = density.log_prob(flow, state.norm, context._replace(intended=goal), goal)
             return density.scaled(log_f, step)
@@ -123,13 +119,8 @@ def make_target(
             return scaled(Context.after(batch)._replace(action=action)) * ~batch.terminated
 
         signals = Signals(lambda: scaled(Context.before(batch)), f_next, q, gamma)
-        free = COMBINE[config.combine](signals)
-        target = jnp.clip(free, 0.0, density.bound)
-        return target, {
-            "critic/frac_td": (target <= gamma * q * (1 + 1e-3)).mean(),
-            "critic/target_over_bound_max": free.max() / density.bound,  # before the clip
-            "actor/abs_action": abs(action).mean(),
-        }
+        target, metrics = clipped(COMBINE[config.combine](signals), density.bound)
+        return target, {"critic/frac_td": (target <= gamma * q * (1 + 1e-3)).mean(), **metrics}
 
     return target_fn
 
@@ -161,7 +152,7 @@ def make_uvd(config: UVDConfig, spec: Spec) -> Agent:
                 return goals.goal
             return choose_goals(choices.actor_goals, source, key_actor).goal
 
-        target_fn = make_target(config, ac, density, flow, step)
+        target_fn = make_target(config, density, flow, step)
         inner, metrics = ac.learn(state.td3, batch, goals, target_fn, actor_goal, key_target, step)
         metrics["critic/weight"] = jnp.mean(goals.weight)
         metrics["critic/weight_spread"] = jnp.std(goals.weight)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State
+from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State, clipped
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec, demonstrations
 from uvd.agents.demo_weights import demo_metrics, draw, log_weights
 from uvd.agents.heads import make_head
@@ -98,22 +98,17 @@ def with_state_goals(spec: Spec) -> Spec:
     return replace(spec, norm=norm, goal_dim=len(columns))
 
 
-def make_target(config: VDIConfig, ac: ActorCritic, flows: StateFlows, future: Params) -> TargetFn:
+def make_target(config: VDIConfig, flows: StateFlows, future: Params) -> TargetFn:
     """max(F(t | s, a), gamma Q'(s', mu'(s'); t)), zero at a terminal step (Alg. 2, line 11)."""
     gamma, smooth, bound = config.td3.gamma, config.temporal_smoothing, math.exp(flows.log_bound)
 
-    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, key: jax.Array):
-        q, action = ac.next_value(state, batch, goal, key)
+    def target_fn(state: TD3State, batch: Batch, goal: jax.Array, q: jax.Array, action: jax.Array):
         target_obs = batch.obs.at[:, flows.columns].set(goal)
         f = jnp.exp(flows.log_f(future, state.norm, batch.obs, batch.action, target_obs))
         td = gamma * q
         free = jnp.maximum(smooth * td + (1 - smooth) * f, td) * ~batch.terminated
-        target = jnp.clip(free, 0.0, bound)
-        return target, {
-            "critic/frac_td": (target <= td * (1 + 1e-3)).mean(),
-            "critic/target_over_bound_max": free.max() / bound,  # before the clip
-            "actor/abs_action": abs(action).mean(),
-        }
+        target, metrics = clipped(free, bound)
+        return target, {"critic/frac_td": (target <= td * (1 + 1e-3)).mean(), **metrics}
 
     return target_fn
 
@@ -164,7 +159,7 @@ def make_vdi(config: VDIConfig, spec: Spec) -> Agent:
             # The critic learns of all states alike (line 10), the actor by 1 / d (line 14).
             goal = demo_states[jax.random.randint(key_td, (td3.batch,), 0, len(demo_states))]
             actor_goal = demo_states[draw(key_actor, weight, td3.batch)]
-            target_fn = make_target(config, ac, flows, state.future_target)
+            target_fn = make_target(config, flows, state.future_target)
             return ac.learn(
                 inner, batch, Goals(goal), target_fn, lambda: actor_goal, key_target, step
             )

@@ -1,7 +1,8 @@
 """Making networks and their optimisers: the JAX half of `policy.MLP`."""
 
 import itertools
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ import optax
 from uvd.core.policy import MLP, mlp
 
 OptimiserName = Literal["adam", "rmsprop"]
+Params = TypeVar("Params")
+Aux = TypeVar("Aux")
 
 
 def init_mlp(
@@ -65,3 +68,15 @@ def make_optimiser(
     else:  # as PyTorch has it, which the paper's code ran on
         optimiser = optax.rmsprop(schedule, decay=0.99, eps=1e-8, eps_in_sqrt=False)
     return optax.chain(optax.add_decayed_weights(l2), optimiser) if l2 else optimiser
+
+
+def gradient_step(
+    loss_fn: Callable[[Params], tuple[jax.Array, Aux]],
+    optimiser: optax.GradientTransformation,
+    params: Params,
+    opt: optax.OptState,
+) -> tuple[Params, optax.OptState, Aux]:
+    """One step of the optimiser down a loss, and what the loss returns beside its value."""
+    grads, aux = jax.grad(loss_fn, has_aux=True)(params)
+    updates, opt = optimiser.update(grads, opt, params)
+    return optax.apply_updates(params, updates), opt, aux
