@@ -1,4 +1,7 @@
-"""How much each demonstrated step counts: the more, the less the agent visits it (Eq. 8)."""
+"""How much each demonstrated step t counts: w(t) = min(mean d / d(t), bound) (Eq. 8).
+
+The gradient of log d(t) is that of d(t), divided by d(t): rarely visited steps count more.
+"""
 
 import math
 

@@ -78,29 +78,25 @@ class Source(NamedTuple):
         return self.density.log_prob(self.flow, self.norm, context, goal, time_code[:, None])
 
 
-def _plain(goal: jax.Array) -> Goals:
-    return Goals(goal, jnp.ones(len(goal)))
-
-
 def _intended(source: Source, key: jax.Array) -> Goals:
     """What the roll-out pursued: fixed before s'."""
-    return _plain(source.batch.goal)
+    return Goals(source.batch.goal)
 
 
 def _shuffled(source: Source, key: jax.Array) -> Goals:
     """What another roll-out pursued."""
-    return _plain(jax.random.permutation(key, source.batch.goal))
+    return Goals(jax.random.permutation(key, source.batch.goal))
 
 
 def _density(source: Source, key: jax.Array) -> Goals:
     """A likely future of (s, a), drawn from the density: independent of s'."""
     key_offset, key_goal = jax.random.split(key)
-    return _plain(source.proposal(source.offset(key_offset), key_goal))
+    return Goals(source.proposal(source.offset(key_offset), key_goal))
 
 
 def _future(source: Source, key: jax.Array) -> Goals:
     """What was really achieved later: depends on s', so it biases a TD target (this is HER's)."""
-    return _plain(replay.future_uniform(source.ring, source.batch.row, key))
+    return Goals(replay.future_uniform(source.ring, source.batch.row, key))
 
 
 def _balanced(source: Source, key: jax.Array) -> Goals:

@@ -1,10 +1,11 @@
 """Kernel densities over demonstrated steps: what is compared, and by which kernels.
 
-One step ahead and under spatial smoothing, the density of what follows a step is a Gaussian around
-what did follow; the agent's own density d is the mean of such Gaussians over its recent steps.
-Nothing has to be fitted, so d can be that of the policy of this very moment.
+    F(t | s, a) = exp(-|t - x|^2 / 2 width^2)           x: the agent's step, as `match` says
+    d(t)        = mean of F(t | s, a) over the agent's newest steps
 
-Densities are in units of the kernel's peak: at its centre they are 1, whatever its width.
+One step ahead and under spatial smoothing, the density of what follows a step is a Gaussian around
+what did follow. Nothing has to be fitted, so d can be that of the newest policy. Densities are in
+units of the kernel's peak: at its centre they are 1, whatever its width.
 """
 
 from typing import Literal, get_args
