@@ -16,7 +16,8 @@ import gymnasium as gym
 import numpy as np
 
 from uvd.collect.worker import FRESH, Job, play
-from uvd.core.errors import UserError, one_line
+from uvd.core.config import require
+from uvd.core.errors import UserError, one_line, refused
 from uvd.core.policy import Policy
 from uvd.tasks.env import EnvTask, is_success, make_env
 
@@ -37,10 +38,10 @@ class Film(NamedTuple):
 
 def check_out(out: Path) -> None:
     """Refuses a file that cannot be written, before anything is played."""
-    if out.suffix not in (".mp4", ".gif"):
-        raise UserError(f"cannot write {out}: a video's name ends in .mp4 or .gif")
-    if out.suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
-        raise UserError("mp4 needs imageio-ffmpeg: pip install imageio-ffmpeg, or write a .gif")
+    known = out.suffix in (".mp4", ".gif")
+    require(known, f"cannot write {out}: a video's name ends in .mp4 or .gif")
+    can_write = out.suffix == ".gif" or find_spec("imageio_ffmpeg")
+    require(can_write, "mp4 needs imageio-ffmpeg: pip install imageio-ffmpeg, or write a .gif")
 
 
 def write_video(film: Film) -> None:
@@ -93,13 +94,11 @@ class _Camera(gym.Wrapper):
 def _open(out: Path, fps: float) -> Any:
     import imageio.v2 as imageio
 
-    try:
+    with refused(f"cannot write {out}", OSError):
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix == ".gif":
             return imageio.get_writer(out, duration=1000 / fps, loop=0)
         return imageio.get_writer(out, fps=fps)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error}") from error
 
 
 def main() -> None:
@@ -108,8 +107,8 @@ def main() -> None:
         film: Film = pickle.load(sys.stdin.buffer)
         task = film.task
         env = make_env(task)
-        if "rgb_array" not in env.metadata.get("render_modes", ()):
-            raise UserError(f"{task.id} cannot be drawn: it has no render mode 'rgb_array'")
+        drawn = "rgb_array" in env.metadata.get("render_modes", ())
+        require(drawn, f"{task.id} cannot be drawn: it has no render mode 'rgb_array'")
         env.close()
         env = make_env(task, render_mode="rgb_array")
         camera = _Camera(env, film)

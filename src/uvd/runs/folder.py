@@ -26,18 +26,12 @@ from typing import Any
 import tomli_w
 
 from uvd import __version__
+from uvd.core.config import require
 from uvd.core.errors import UserError, refused
 from uvd.runs.checkpoint import Checkpoint, restore_checkpoint, save_checkpoint
 from uvd.runs.episodes import EpisodeLog
 from uvd.runs.events import EventLog
-from uvd.runs.files import (
-    Arrays,
-    append_to_file,
-    read_arrays,
-    replace_file,
-    sync,
-    write_arrays,
-)
+from uvd.runs.files import Arrays, append_to_file, read_arrays, replace_file, sync, write_arrays
 
 
 class Run:
@@ -75,12 +69,12 @@ class Run:
             files = _files_in(path)
         if overwrite:
             return
-        if "config.toml" in files:
-            raise UserError(
-                f"{path} exists: go on with uvd train --resume {path}, or use --overwrite"
-            )
-        if files or os.path.isfile(path):
-            raise UserError(f"{path} exists and is not a run: choose another with --out")
+        require(
+            "config.toml" not in files,
+            f"{path} exists: go on with uvd train --resume {path}, or use --overwrite",
+        )
+        free = not files and not os.path.isfile(path)
+        require(free, f"{path} exists and is not a run: choose another with --out")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Run":
@@ -92,28 +86,26 @@ class Run:
             raise UserError(f"{path} is not a run folder: it has no config.toml") from error
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read the run {path}: config.toml: {error}") from error
-        if "uvd_version" not in config:
-            raise UserError(f"{path} is not a run folder: uvd did not write its config.toml")
+        ours = "uvd_version" in config
+        require(ours, f"{path} is not a run folder: uvd did not write its config.toml")
         return cls(path, config)
 
     def require_this_version(self) -> None:
         """Refuses a run of another version, whose settings and arrays may be different ones."""
         version = str(self.config["uvd_version"])
-        if version.split(".")[:2] != __version__.split(".")[:2]:
-            raise UserError(
-                f"{self.path} was made by uvd {version}, and this is uvd {__version__}: "
-                f"install uvd {version} to use the run, or train it again"
-            )
+        require(
+            version.split(".")[:2] == __version__.split(".")[:2],
+            f"{self.path} was made by uvd {version}, and this is uvd {__version__}: "
+            f"install uvd {version} to use the run, or train it again",
+        )
 
     def require_whole(self) -> None:
         """Refuses a copy of a run's small files, without its episodes and checkpoints.
 
         To train there from the start would lose the metrics.
         """
-        if self.rows() and not (self.path / "episodes").exists():
-            raise UserError(
-                f"{self.path} holds the settings and metrics of a run, not what it learned"
-            )
+        whole = not self.rows() or (self.path / "episodes").exists()
+        require(whole, f"{self.path} holds the settings and metrics of a run, not what it learned")
 
     def write_config(self) -> None:
         """Writes `config` to config.toml: the next start of the run reads it there."""

@@ -26,8 +26,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
-from uvd.core.config import require_known
-from uvd.core.errors import UserError
+from uvd.core.config import require, require_known
+from uvd.core.errors import UserError, refused
 from uvd.tasks.noise import find_noise
 
 Array = NDArray[np.float64]
@@ -73,12 +73,12 @@ _STATE = reduce(or_, (getattr(mujoco.mjtState, f"mjSTATE_{name}").value for name
 def check_mujoco(version: str) -> None:
     """Refuses a MuJoCo whose observations differ from upstream's or were never compared."""
     low, high = SUPPORTED
-    if not low <= tuple(int(n) for n in re.findall(r"\d+", version)[:3]) < high:
-        low_, high_ = (".".join(map(str, v)) for v in SUPPORTED)
-        raise UserError(
-            f"the Fetch tasks need another MuJoCo than {version}: "
-            f"pip install 'mujoco>={low_},<{high_}'"
-        )
+    low_, high_ = (".".join(map(str, v)) for v in SUPPORTED)
+    require(
+        low <= tuple(int(n) for n in re.findall(r"\d+", version)[:3]) < high,
+        f"the Fetch tasks need another MuJoCo than {version}: "
+        f"pip install 'mujoco>={low_},<{high_}'",
+    )
 
 
 def _model_path(name: str) -> str:
@@ -383,13 +383,9 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
             return None
         full, data = self._full, self._full_data
         if self._renderer is None:
-            try:
+            hint = "set MUJOCO_GL to egl or osmesa before Python starts, whichever is installed"
+            with refused(f"MuJoCo cannot draw ({hint})"):
                 self._renderer = mujoco.Renderer(full, 480, 480)
-            except Exception as error:
-                raise UserError(
-                    "MuJoCo cannot draw: before Python starts, set MUJOCO_GL to egl or osmesa, "
-                    "whichever is installed"
-                ) from error
         camera = mujoco.MjvCamera()
         camera.distance, camera.azimuth, camera.elevation = 2.5, 132.0, -14.0
         camera.lookat[:] = (1.3, 0.75, 0.55)
