@@ -263,6 +263,11 @@ class Report:
         print(self.out)
 
 
+def write_page(out: Path) -> None:
+    """The report of a folder's runs, beside them."""
+    Report((out,), out / "report.html")()
+
+
 @dataclass(frozen=True)
 class DemosInfo:
     """What demonstrations hold: a local Minari dataset, GAIL's HDF5 layout, .npz files, or what is
@@ -390,7 +395,8 @@ class Sweep(Trials):
         if self.status:
             return runner.status(self.status)
         if self.resume:
-            return self.train(self.resume)
+            self.train(self.resume)
+            return write_page(self.resume)
         if self.study is None:
             raise UserError("uvd sweep needs a study file, or --status DIR, or --resume DIR")
         study = read_study(self.study)
@@ -399,7 +405,8 @@ class Sweep(Trials):
             return runner.dry_run(trials, self.jobs)
         out = self.out or Path("runs", study.name)
         runner.plan(out, trials)
-        return self.train(out, list(trials))
+        self.train(out, list(trials))
+        return write_page(out)
 
 
 @dataclass(frozen=True)
@@ -418,11 +425,13 @@ class Reproduce(Trials):
         study = reproduce.load(self.experiment)
         out = self.out or Path("runs", study.name)
         if self.draw:
-            return reproduce.draw(study, out)
+            reproduce.draw(study, out)
+            return write_page(out)
         trials = self.of(study)
         if self.dry_run:
             return runner.dry_run(runner.complete(study, trials), self.jobs)
-        return reproduce.reproduce(study, out, trials, self.train)
+        reproduce.reproduce(study, out, trials, self.train)
+        return write_page(out)
 
 
 @dataclass(frozen=True)
@@ -435,6 +444,7 @@ class Demo:
         from uvd.experiments.demo import demo
 
         demo(self.out)
+        write_page(self.out)
 
 
 class Group(NamedTuple):

@@ -41,6 +41,11 @@ def test_a_method_keeps_its_colour():
     assert len(set(among.values())) == len(methods)
     firsts = [colors[0] for colors in curves.COLORS.values()]
     assert len(set(firsts)) == len(firsts)
+    labels = {"HER": "her", "HER strategy=paper": "her", "KDI match=changes": "kdi"}
+    alike = curves.label_styles(labels)  # what `label_runs` calls them
+    assert alike["HER"] == among["HER-FUTURE"]
+    assert alike["HER strategy=paper"] == among["HER-PAPER"]
+    assert alike["KDI match=changes"] == among["KDI-CHANGES"]
     many = curves.label_styles({str(i): "uvd" for i in range(4)})
     assert len({style.color for style in many.values()}) == 4
     assert curves.label_styles({"NEW": "new"})["NEW"].color in curves.OTHERS

@@ -1,5 +1,6 @@
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fakeruns import CLIFF, PUSH, make_run, train
 from uvd import cli
 from uvd.core.errors import UserError
 from uvd.experiments import report
+from uvd.runs import Run
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 
@@ -239,3 +241,16 @@ def test_the_command_line(study, tmp_path, capsys):
         assert text in capsys.readouterr().err
     assert cli.main(["report", str(study[0]), "-o", str(study[0] / "a" / "config.toml" / "x")]) == 2
     assert cli.main(["report"]) == 2
+
+
+def test_an_experiment_ends_with_the_page_of_its_runs(tmp_path, capsys):
+    name = "PointReach-v0-td3"
+    stored = Path(__file__).parents[2] / "results" / "mini" / name
+    shutil.copytree(stored, tmp_path / name)
+    assert cli.main(["reproduce", "mini", "--draw", "--out", str(tmp_path)]) == 0
+    page = tmp_path / "report.html"
+    assert capsys.readouterr().out.endswith(f"{page}\n")
+    data = read(page)
+    final = Run.open(stored).rows()[-1]["eval/success_final"]
+    assert row_of(data, "TD3", "PointReach-v0")["final"][0] == pytest.approx(trim_mean(final, 0.25))
+    assert {Path(item["name"]).name for item in data["media"]} == {"curves.png"}

@@ -1,5 +1,6 @@
 """Figures of numbers: learning curves, metrics over time, returns of demonstrations."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,8 @@ OTHERS = ("#cc79a7", "#b3a000", "#a0522d", "#4682b4")  # algorithms without colo
 DASHES = ("-", "--", "-.", ":")
 # The place of a method among the colours of its algorithm, where it is not by count.
 PLACES = {
-    "her-future": 0, "her-paper": 1, "her-final": 2, "her-episode": 3, "kdi": 0, "kdi-changes": 1,
+    **dict.fromkeys(COLORS, 0), "her-future": 0, "her-paper": 1, "her-final": 2, "her-episode": 3,
+    "kdi-changes": 1,
 }  # fmt: skip
 COLUMNS = 2  # panels beside each other: readable at the width of a page
 LOG_RATIO = 10  # steps are drawn by their logarithm where one run has so many times another's
@@ -70,10 +72,12 @@ class Style(NamedTuple):
 def label_styles(algorithms: Mapping[str, str]) -> dict[str, Style]:
     """A colour and a line for each label, by its algorithm; a method looks the same everywhere."""
     styles: dict[str, Style] = {}
-    for label in sorted(algorithms, key=lambda label: (label.lower() not in PLACES, label)):
+    # "HER strategy=paper" and "HER-PAPER" are one method.
+    keys = {label: re.sub(r" (strategy|match)=", "-", label.lower()) for label in algorithms}
+    for label in sorted(algorithms, key=lambda label: (keys[label] not in PLACES, label)):
         palette = COLORS.get(algorithms[label], OTHERS)
         place = sum(style.color in palette for style in styles.values())
-        place = PLACES.get(label.lower(), place)
+        place = PLACES.get(keys[label], place)
         color = palette[place % len(palette)]
         # The first line that no other label of this colour has.
         choices = [Style(color, DASHES[(place + i) % len(DASHES)]) for i in range(len(DASHES))]
