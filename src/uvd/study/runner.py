@@ -157,8 +157,9 @@ def locked(out: Path) -> Iterator[int]:
 
 def train(out: Path, names: Sequence[str] = (), at_once: int = 0) -> None:
     """Trains what is not finished of the study's trials (or the named ones), so many at a time."""
+    trials = chosen(out, names)
     with locked(out) as lock:
-        driver = Driver(Progress(out, chosen(out, names)), lock)
+        driver = Driver(Progress(out, trials), lock)
         driver.run(at_once or AT_ONCE)
     conclude(driver.progress, driver.failed, driver.stopped)
 
