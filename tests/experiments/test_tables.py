@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 from uvd.experiments import reproduce, tables
 from uvd.runs import Run
@@ -33,6 +34,24 @@ def test_tables_hold_what_the_runs_report(training, tmp_path):
     assert gaps.rows[0][2].startswith("+20.0 [")
     lines = table.markdown().splitlines()
     assert {line.count("|") for line in lines if line.startswith("|")} == {len(table.header) + 1}
+
+
+def test_runs_of_other_seeds_are_one_row(training, tmp_path):
+    """Ten seeds in two runs; the size of the noise keeps tasks apart."""
+    study = reproduce.load("bias")
+    trials = study.trials(["PointSlideNoise-v0", "noise-4"], ["balanced", "her"], steps=1000)
+    runner.plan(tmp_path, runner.complete(study, trials))
+    runner.train(tmp_path, at_once=1)
+    found = tables.read_success([tmp_path / trial.name for trial in trials])
+    names = [(s.task, s.label, len(s.final)) for s in found]
+    noisy = "PointSlideNoise-v0 (noise_scale 4.0)"
+    assert names == [
+        (task, label, 10) for task in ("PointSlideNoise-v0", noisy) for label in ("BALANCED", "HER")
+    ]
+    assert found[0].seconds == 4.0
+    reproduce.draw(replace(study, metrics=[]), tmp_path)
+    summary = (tmp_path / "summary.md").read_text()
+    assert f"| {noisy} | HER | 68.0 [66.8, 69.2] | 70.0" in summary
 
 
 def test_a_number_that_is_not_finite_is_reported(training, tmp_path):

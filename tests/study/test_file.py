@@ -36,8 +36,8 @@ def test_what_stands_nearer_to_a_trial_wins(tmp_path):
     push, cliff, calm = study.trials()
     assert [t.name for t in study.trials()] == [
         "PointPush-v0-uvd",
-        "PointCliff-v0-uvd",
-        "PointCliff-v0-calm",
+        "PointCliff-v0-noise0.1-uvd",
+        "PointCliff-v0-noise0.1-calm",
     ]
     assert (push.algorithm, push.preset, calm.algorithm) == ("uvd", None, "her")
     assert push.given == {"seeds": 2, "gamma": 0.92, "steps": 200}

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from uvd.api import file_name
 from uvd.core.errors import UserError, refused
 from uvd.demos.memory import Demos
 from uvd.experiments import statistics
 from uvd.experiments.pools import Curve, label_runs, pool, read_curve, task_name
 from uvd.runs import Run
+from uvd.study.file import task_folder
 
 # Okabe and Ito's palette, which colour-blind readers tell apart. An algorithm keeps its colours in
 # every figure: the first is its own, the others are for variants.
@@ -48,8 +48,9 @@ AXIS_NAMES = {
 
 
 def method_name(run: Run) -> str:
-    """The method of a run of a batch, whose folder is TASK-METHOD."""
-    return run.path.name.removeprefix(f"{file_name(run.config['task'])}-").upper()
+    """The method of a trial, whose folder is TASK-METHOD and may name its first seed."""
+    start = task_folder(run.config["task"], run.config.get("task_settings", {}))
+    return re.sub(r"-first_seed\d+$", "", run.path.name.removeprefix(f"{start}-")).upper()
 
 
 class Names(NamedTuple):

@@ -42,7 +42,8 @@ def draw(study: Study, out: Path) -> None:
     """Figures and summary.md, from settings and metrics of the finished runs in `out`."""
     paths = runner.finished(out, [trial.name for trial in study.trials(extra=True)])
     require(paths, f"{out} has no finished runs to draw")
-    titles = {task.get("task", key): task.get("title", key) for key, task in study.tasks.items()}
+    named = {key: task for key, task in study.tasks.items() if "title" in task}
+    titles = {task.get("task", key): task["title"] for key, task in named.items()}
     names = curves.Names(panel=lambda run: titles.get(run.config["task"], curves.task_name(run)))
     if "demos" not in Run.open(paths[0]).config:
         curves.draw_curves(paths, out / "curves.png", names=names)

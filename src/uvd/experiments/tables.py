@@ -59,7 +59,7 @@ def health(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 class Success(NamedTuple):
-    """What a run with goals came to, at its last report."""
+    """What runs with goals that differ only in their seeds came to, at their last reports."""
 
     task: str
     algorithm: str
@@ -67,17 +67,22 @@ class Success(NamedTuple):
     rows: list[dict[str, Any]]
     final: np.ndarray  # success at the final step, a number a seed
     ever: np.ndarray  # success at any step
+    seconds: float
 
 
 def read_success(paths: Sequence[Path]) -> list[Success]:
-    """The results of runs."""
-    found = []
+    """The results of runs; those of one method on one task together."""
+    found: dict[tuple[str, str], Success] = {}
     for run in map(Run.open, paths):
-        rows = run.rows()
+        rows, key = run.rows(), (task_name(run), method_name(run))
+        seconds = rows[-1]["seconds"]
         both = [np.array(rows[-1][f"eval/success_{name}"], float) for name in ("final", "ever")]
-        algorithm = run.config["algorithm"]
-        found.append(Success(task_name(run), algorithm, method_name(run), rows, *both))
-    return found
+        if other := found.get(key):
+            rows, seconds = [*other.rows, *rows], other.seconds + seconds
+            both = [np.append(a, b) for a, b in zip((other.final, other.ever), both)]
+        final, ever = both
+        found[key] = Success(key[0], run.config["algorithm"], key[1], rows, final, ever, seconds)
+    return list(found.values())
 
 
 def _percent(found: statistics.Interval, sign: str = "") -> str:
@@ -91,7 +96,7 @@ def tabulate_success(found: Sequence[Success]) -> Sheet:
     def row(task: str, group: Sequence[Success]) -> tuple[str, ...]:
         final, ever = [s.final for s in group], [s.ever for s in group]
         intervals = [_percent(statistics.interval(x)) for x in (final, ever)]
-        seconds = sum(s.rows[-1]["seconds"] for s in group)
+        seconds = sum(s.seconds for s in group)
         numbers = f"{100 * np.min(final):.0f}", f"{seconds:.0f}"
         return task, group[0].label, *intervals, *numbers, *health(r for s in group for r in s.rows)
 

@@ -22,7 +22,7 @@ demonstrations, TRAJECTORIESxEVERY. What is `extra` is trained only where it is 
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,7 +117,7 @@ class Study:
             own |= {**method.get("on", {}).get(key, {}), **given}
             preset, of_task = own.pop("preset", None), own.pop("task_settings", {})
             identity, algorithm = task.get("task", key), method.get("algorithm", name)
-            start = f"{file_name(identity)}-{name}"
+            start = f"{task_folder(identity, of_task)}-{name}"
             for words in itertools.product(amounts or task.get("amounts", [""]), *self._grid()):
                 amount = Amount.parse(words[0])._asdict() if words[0] else {}
                 settings = {**own, **dict(words[1:]), **amount}
@@ -132,6 +132,11 @@ class Study:
 
     def _grid(self) -> list[list[tuple[str, Any]]]:
         return [[(name, value) for value in values] for name, values in self.grid.items()]
+
+
+def task_folder(task: str, settings: Mapping[str, Any]) -> str:
+    """How the folders of a task's trials begin; settings of the task itself are part of it."""
+    return "-".join([file_name(task), *(f"{name}{value}" for name, value in settings.items())])
 
 
 def _words(text: str) -> set[str]:
