@@ -152,8 +152,6 @@ class TaskEnv(gym.Env[Any, Any]):
         return picture
 
 
-GoalEnv = RewardEnv = TaskEnv  # the names that recorded datasets have stored
-
 for _name in TASKS:
     _steps, _entry = make_task(_name).horizon, "uvd.tasks.gym:TaskEnv"
     gym.register(_name, _entry, max_episode_steps=_steps, kwargs={"task": _name})
