@@ -153,6 +153,35 @@ def goals(folder: str, *levels: float) -> str:
     return table((*header, *(f"steps to {100 * x:.0f} %" for x in levels)), rows)
 
 
+def study(folder: str) -> dict[tuple[str, str], np.ndarray]:
+    """Success at the final step in a study, by task and method; runs of other seeds are pooled."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for r in results(folder).values():
+        settings = r.config["task_settings"].items()
+        changed = "".join(f", {name} {value}" for name, value in settings)
+        folder_of_task = "-".join([r.task, *(f"{name}{value}" for name, value in settings)])
+        method = re.sub(r"-first_seed\d+$", "", r.name.removeprefix(f"{folder_of_task}-"))
+        found.setdefault((r.task + changed, method), []).extend(r.last(FINAL))
+    return {key: np.array(values) for key, values in found.items()}
+
+
+def study_table(folder: str) -> str:
+    rows = [(*key, len(x), cell(x)) for key, x in sorted(study(folder).items())]
+    if not rows:
+        return "*No run is stored yet.*"
+    return table(("task", "method", "seeds", "final step, %"), rows)
+
+
+def bias_effect() -> str:
+    """What noise adds to the advantage of unbiased goals, on the point task."""
+    found = study("bias")
+    tasks, methods = ("PointSlideNoise-v0", "PointSlide-v0"), ("balanced", "future")
+    groups = [[found.get((task, m)) for m in methods] for task in tasks]
+    if any(values is None for group in groups for values in group):
+        return "not measured yet"
+    return interaction(*groups)
+
+
 def fresh() -> dict[str, dict[str, np.ndarray]]:
     """500 fresh episodes a seed of some runs of Figure 2."""
     rows = lines("figure2/fresh.jsonl")
@@ -375,6 +404,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "pointloop": lambda: imitation("imitation"),
     "speed-sb3": sb3,
     "speed-seeds": seeds_at_once,
+    "bias": lambda: study_table("bias"),
+    "letter": lambda: study_table("letter"),
     "reproduction": status,
     **{
         f"results-{name}": functools.partial(of_algorithm, name)
@@ -394,6 +425,7 @@ VALUES: dict[str, Callable[..., str]] = {
     ),
     "fresh": lambda run, metric: f"{100 * statistics.iqm(fresh()[run][metric]):.0f}",
     "overlap": overlap,
+    "bias-effect": bias_effect,
     "noise-effect": lambda metric: interaction(
         *(
             [run_of(f"figure2/{task}-{m}").last(f"eval/success_{metric}") for m in ("uvd", "her")]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,3 +48,24 @@ def test_a_value_is_the_one_of_its_run(tables):
 def test_intervals_need_five_seeds(tables):
     assert tables.cell([0.1, 0.2, 0.3]) == "20 (10, 20, 30)"
     assert tables.cell([0.5] * 5) == "50 [50, 50]"
+
+
+def test_runs_of_other_seeds_are_pooled(tables, tmp_path, monkeypatch):
+    source, name = ROOT / "results/mini/PointSlideNoise-v0-uvd", "PointSlideNoise-v0"
+    config = (source / "config.toml").read_text("utf-8")
+    halved = config.replace("[task_settings]", "[task_settings]\nnoise_scale = 0.5")
+    folders = {
+        f"{name}-her-uvd-first_seed100": config,
+        f"{name}-her-uvd-first_seed105": config,
+        f"{name}-noise_scale0.5-td3-paper": halved,
+    }
+    for folder, text in folders.items():
+        path = tmp_path / "bias" / folder
+        path.mkdir(parents=True)
+        (path / "config.toml").write_text(text, encoding="utf-8")
+        shutil.copy(source / "metrics.jsonl", path)
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    found = {key: len(values) for key, values in tables.study("bias").items()}
+    assert found == {(name, "her-uvd"): 20, (f"{name}, noise_scale 0.5", "td3-paper"): 10}
+    assert tables.bias_effect() == "not measured yet"
+    assert "No run" in tables.study_table("letter")
