@@ -1,7 +1,7 @@
 """How much longer n seeds take than one: time of an update of all seeds, on a GPU.
 
     python bench/seeds.py uvd 1 16        # UVD at the paper's sizes, FetchPush's shapes
-    python bench/seeds.py vdi 1 5         # VDI, preset cheetah
+    python bench/seeds.py vdi 1 5         # VDI, preset environment
 
 Prints milliseconds an update and the ratio to the first number of seeds.
 """

@@ -73,7 +73,7 @@ def settings(config: Any) -> list[str]:
 def preset_table(algorithm: str) -> list[str]:
     """What each preset is for, and what it sets."""
     lines = ["| preset | for | sets |", "|---|---|---|"]
-    for name, (about, given) in presets(algorithm).items():
+    for name, (about, given, _) in presets(algorithm).items():
         sets = ", ".join(f"`{key} = {shown(value)}`" for key, value in given.items())
         lines.append(f"| `{name}` | {about} | {sets or '–'} |")
     if algorithm == "kdi":

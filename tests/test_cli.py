@@ -90,7 +90,7 @@ PUSH = ["train", "uvd", "PointPush-v0"]
         (["reproduce", "figure3", "--demos", "a.h5"], "name it with --tasks"),
         (["reproduce", "figure3", "--draw"], "no finished runs"),
         (["reproduce", "imitation", "--methods", "vid"], "unknown method 'vid'; nearest: vdi"),
-        (["reproduce"], "needs an experiment: figure2, figure3, imitation, mini"),
+        (["reproduce"], "needs an experiment: bias, figure2, figure3, imitation, ladder"),
         (["sweep"], "uvd sweep needs a study file, or --status DIR, or --resume DIR"),
         (["sweep", "no/such.toml"], "cannot read no/such.toml"),
         (["sweep", "--resume", "no/such"], "no/such is not a study folder"),
@@ -151,7 +151,8 @@ def test_train(cloned: tuple[Path, str, str], demos: str) -> None:
     assert config["demos"]["demos"] == demos
     assert len(config["demos"]["sha256"]) == 64
     kdi = f"kdi is the one to try: uvd train kdi PointLoop-v0 --demos {demos}"
-    assert errors == f"uvd: bc has no settings for PointLoop-v0; {kdi}\n"
+    assert errors == f"uvd: settings of bc were not chosen for PointLoop-v0; {kdi}\n"
+    assert "bc PointLoop-v0: preset default (" in printed
 
 
 def test_a_run_that_exists(

@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from uvd.agents import ALGORITHMS
-from uvd.agents.agent import Algorithm, Preset
+from uvd.agents.agent import Algorithm, Facts, Preset
 from uvd.core.config import flatten, override
 from uvd.core.errors import UserError
 from uvd.settings import RunSettings, build, from_file, presets, suited, to_file
@@ -87,7 +87,7 @@ def test_vdi_presets_are_table_2():
         "target_noise": 0.0, "actor_lr": 3e-4, "bijectors": 5, "flow_hidden": (400, 400),
         "smoothing": 0.1, "random": 0.0,
     }  # fmt: skip
-    names = ("paper", "paper-humanoid", "authors", "cheetah")
+    names = ("paper", "paper-humanoid", "authors", "environment")
     paper, printed, authors, cheetah = (settings_of("vdi", name) for name in names)
     for settings in (paper, printed, authors):
         assert {k: settings[k] for k in table} == table
@@ -105,20 +105,23 @@ def test_vdi_presets_are_table_2():
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "task", "preset"),
+    ("algorithm", "facts", "preset"),
     [
-        ("uvd", "FetchPush-v4", "fetch"), ("her", "uvd/FetchSlideNoise-v0", "fetch"),
-        ("uvd", "FetchPushSparse-v0", "fetch-precise"), ("her", "FetchPushSparse-v0", "fetch"),
-        ("td3", "HumanoidNonExploitablePrivileged-v0", "expert"),
-        ("gail", "Humanoid-v5", "walkers"), ("vdi", "HalfCheetahNonExploitable-v0", "cheetah"),
-        ("vdi", "HumanoidNonExploitable-v0", "default"), ("vdi", "FetchPush-v4", "default"),
-        ("kdi", "HumanoidNonExploitable-v0", "humanoid"), ("kdi", "HalfCheetah-v5", "default"),
-        ("uvd", "PointPush-v0", "default"),
+        ("uvd", Facts(simulated=True, has_goals=True), "environment"),
+        ("uvd", Facts(simulated=False, has_goals=True), "default"),
+        ("her", Facts(simulated=True, has_goals=True), "environment"),
+        ("usher", Facts(simulated=True, has_goals=True), "environment"),
+        ("td3", Facts(simulated=True, has_goals=True), "environment"),
+        ("td3", Facts(simulated=True, has_goals=False), "rewards"),
+        ("td3", Facts(simulated=False, has_goals=False), "default"),
+        ("vdi", Facts(simulated=True, has_goals=False), "environment"),
+        ("gail", Facts(simulated=True, has_goals=False), "environment"),
+        ("kdi", Facts(simulated=True, has_goals=False), "default"),
+        ("bc", Facts(simulated=False, has_goals=False), "default"),
     ],
 )  # fmt: skip
-def test_a_task_has_a_preset_that_suits_it(algorithm, task, preset):
-    assert suited(algorithm, task) == preset
-    assert build(algorithm, task).preset == preset
+def test_a_task_has_a_preset_that_suits_it(algorithm, facts, preset):
+    assert suited(algorithm, facts) == preset
     assert preset in presets(algorithm)
 
 
@@ -129,7 +132,7 @@ def test_what_is_given_overrides_the_preset_and_the_preset_overrides_defaults():
     settings = flatten(config.settings)
     assert [settings[k] for k in ("gamma", "hidden", "bijectors")] == [0.9, (32, 32), 7]
     assert (settings["batch"], settings["tau"]) == (512, 0.01)  # of the preset
-    assert flatten(build("uvd", TASK, None, {}, None, defaults).settings)["batch"] == 64
+    assert flatten(build("uvd", TASK, "default", {}, None, defaults).settings)["batch"] == 64
     assert config.run.seeds == 10
     assert config.demos.every == 4
     assert override(config, {}) == config
@@ -138,10 +141,10 @@ def test_what_is_given_overrides_the_preset_and_the_preset_overrides_defaults():
 
 
 def test_a_preset_may_have_settings_of_the_run_and_of_demonstrations():
-    config = build("kdi", "Humanoid-v5")
+    config = build("kdi", "Humanoid-v5", "humanoid")
     assert (config.run.envs, config.run.confirm_cycles, config.run.episode_steps) == (1, 4, 200)
     assert config.demos.previous_action
-    assert build("kdi", "Humanoid-v5", given={"envs": 3}).run.envs == 3
+    assert build("kdi", "Humanoid-v5", "humanoid", {"envs": 3}).run.envs == 3
 
 
 def test_a_new_algorithm_needs_nothing_but_its_registration(monkeypatch):

@@ -37,12 +37,16 @@ with rewards for td3 and for imitation (HalfCheetahNonExploitable-v0, module:Id-
 
   uvd train uvd PointPush-v0 --seeds 5 --steps 2e5
   uvd train her FetchSlide-v4 --seeds 3 --steps 1e6 --out runs/slide
-  uvd train td3 HalfCheetahNonExploitablePrivileged-v0 --preset expert
+  uvd train td3 HalfCheetah-v5 --steps 5e5
   uvd train kdi HalfCheetahNonExploitable-v0 --demos expert.h5 --every 20"""
 
 # Presets that vdi had, and what kdi needs to do the same or better.
 FORMER_PRESETS = {"kernel": "", "ratio": "", "changes": " --match changes"}
 FORMER_PRESETS |= dict.fromkeys(("kernel-humanoid", "humanoid"), " --preset humanoid")
+
+# What presets of other algorithms were called.
+RENAMED_PRESETS = {"fetch": "environment", "fetch-precise": "environment-precise"}
+RENAMED_PRESETS |= {"expert": "rewards", "walkers": "environment", "cheetah": "environment"}
 
 # Arguments that several commands have.
 Run = Annotated[Path, conf.Positional, arg(help="The run's folder.")]
@@ -59,7 +63,7 @@ class Start:
 
     task: Positional[str]  # A built-in task (`uvd list`) or the id of a Gymnasium environment.
     preset: str | None = None
-    """Named settings to start from (`uvd list`); if not given, those that suit the task."""
+    """Named settings to start from (`uvd list`); if not given, those that suit such a task."""
     out: Path | None = None  # The run's folder (runs/ALGORITHM-TASK if not given).
     overwrite: bool = False  # Replace a run folder that exists.
     task_settings: tuple[str, ...] = ()
@@ -77,27 +81,33 @@ class Train:
 
     def __call__(self) -> None:
         from uvd import api
-        from uvd.settings import build
-        from uvd.training.plan import configure
+        from uvd.settings import build, presets
+        from uvd.training.plan import configure, preset_for
 
         start, name, task = self.start, self.algorithm, self.start.task
         if name == "vdi" and start.preset in FORMER_PRESETS:
             kdi = f"uvd train kdi TASK --demos FILE{FORMER_PRESETS[start.preset]}"
             raise UserError(f"vdi has no preset '{start.preset}' any more, kdi replaces it: {kdi}")
+        if now := RENAMED_PRESETS.get(start.preset or ""):
+            raise UserError(f"the preset '{start.preset}' is called {now} now (see `uvd list`)")
         for word in start.task_settings:
             require("=" in word, f"task setting '{word}' must read NAME=VALUE")
         task_settings = dict(word.split("=", 1) for word in start.task_settings)
         given = {setting: word for setting, word in vars(self.words).items() if word is not None}
         choices = (name, task, start.preset, given, task_settings)
         if self.asks_help:
-            reads = task and "demos" in given
-            return print_settings(configure(*choices)[0] if reads else build(*choices))
+            if task and "demos" in given:
+                return print_settings(configure(*choices)[0])
+            preset = start.preset or (preset_for(name, task, task_settings) if task else "default")
+            return print_settings(build(name, task, preset, given, task_settings))
         out = api.free_folder(name, task, start.out, start.overwrite)
         config, inputs = configure(*choices)
-        untuned = inputs.demos is not None and not start.preset and config.preset == "default"
-        if untuned and name != "kdi":
+        if not start.preset:
+            about = presets(name)[config.preset].about
+            print(f"{name} {task}: preset {config.preset} ({about})")
+        if inputs.demos is not None and not start.preset and name != "kdi":
             kdi = f"kdi is the one to try: uvd train kdi {task} --demos {config.demos.demos}"
-            print(f"uvd: {name} has no settings for {task}; {kdi}", file=sys.stderr)
+            print(f"uvd: settings of {name} were not chosen for {task}; {kdi}", file=sys.stderr)
         return print_final(api.start(config, inputs, out, start.overwrite))
 
 
@@ -330,8 +340,8 @@ class List:
         print("algorithms and their presets")
         for name, algorithm in ALGORITHMS.items():
             print(f"  {name:20s} {algorithm.about}")
-            for preset, (about, _) in presets(name).items():
-                print(f"    {preset:18s} {about}")
+            for name_of, preset in presets(name).items():
+                print(f"    {name_of:20s} {preset.about}")
         print("tasks")
         tasks = {name: make().about for name, make in TASKS.items()}
         for name, about in {**tasks, **fetch.ABOUT, **locomotion.ABOUT}.items():

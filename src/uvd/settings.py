@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from uvd.agents import get_algorithm
-from uvd.agents.agent import Preset
+from uvd.agents.agent import Facts, Preset
 from uvd.core.config import (
     Count,
     NotNegative,
@@ -83,25 +83,10 @@ class RunConfig:
     sha256: str = ""  # of the demonstrations, where there are any
 
 
-# What suits a task: by algorithm, then by the beginning of the task's id.
-_WALKERS = ("HalfCheetah", "Humanoid")
-SUITED: dict[str, dict[str, str]] = {
-    "td3": {"Fetch": "fetch", **dict.fromkeys(_WALKERS, "expert")},
-    "her": {"Fetch": "fetch"},
-    "usher": {"Fetch": "fetch"},
-    "uvd": {"FetchPushSparse": "fetch-precise", "Fetch": "fetch"},
-    "vdi": {"HalfCheetah": "cheetah"},
-    "kdi": {"Humanoid": "humanoid"},
-    **dict.fromkeys(("bc", "dac", "gail"), dict.fromkeys(_WALKERS, "walkers")),
-}
-
-
-def suited(algorithm: str, task: str) -> str:
-    """The preset that a task is trained with unless one is named."""
-    for start, preset in SUITED.get(algorithm, {}).items():
-        if task.removeprefix("uvd/").startswith(start):
-            return preset
-    return "default"
+def suited(algorithm: str, facts: Facts) -> str:
+    """The preset that such a task is trained with unless one is named."""
+    found = (name for name, p in get_algorithm(algorithm).presets.items() if p.suits(facts))
+    return next(found, "default")
 
 
 def presets(algorithm: str) -> dict[str, Preset]:
@@ -112,14 +97,13 @@ def presets(algorithm: str) -> dict[str, Preset]:
 def build(
     algorithm: str,
     task: str,
-    preset: str | None = None,
+    preset: str = "default",
     given: Mapping[str, Any] | None = None,
     task_settings: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Typed settings: what was `given` by flat names, beside a preset, beside the defaults."""
     entry = get_algorithm(algorithm)
-    preset = preset or suited(algorithm, task)
     require_known(preset, presets(algorithm), f"preset of {algorithm}")
     run, demos = RunSettings(**entry.run_defaults), DemoSettings()
     config = RunConfig(algorithm, task, preset, entry.config(), run, demos, task_settings or {})

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from small_tasks import unit_norm
-from uvd.agents import ALGORITHMS, Spec
+from uvd.agents import ALGORITHMS, Spec, kdi
 from uvd.agents.agent import DemoSteps
 from uvd.core.config import flatten
 from uvd.core.policy import act
@@ -76,7 +76,9 @@ class Made:
 
 @pytest.fixture(scope="module", params=CASES)
 def made(request):
-    return Made(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kdi, "REFRESH", 10)  # several times within these few updates
+        yield Made(request.param)
 
 
 def on_host(learner):

@@ -59,14 +59,14 @@ def test_a_pool_has_all_seeds_over_the_common_range():
 @pytest.mark.parametrize(
     ("algorithm", "task", "preset", "given"),
     [
-        ("uvd", PUSH, None, {"seeds": 4, "steps": 5000, "hidden": (32, 16), "noise": 1e-5}),
-        ("td3", "HalfCheetah-v5", "expert", {"critic_norm": False}),
+        ("uvd", PUSH, "default", {"seeds": 4, "steps": 5000, "hidden": (32, 16), "noise": 1e-5}),
+        ("td3", "HalfCheetah-v5", "rewards", {"critic_norm": False}),
         ("uvd", "PointPushSparse-v0", "precise", {"steps": 40_000, "eval_every": 500}),
-        ("her", CLIFF, None, {"strategy": "paper", "warmup_random": True, "first_seed": 3}),
+        ("her", CLIFF, "default", {"strategy": "paper", "warmup_random": True, "first_seed": 3}),
         (
             "td3",
             "PointSlideNoise-v0",
-            None,
+            "default",
             {"seeds": 2, "critic_head": "huber", "critic_norm": True},
         ),
     ],
@@ -81,7 +81,8 @@ def test_the_command_of_a_run_gives_its_settings(tmp_path, algorithm, task, pres
     parsed = cli.parse(words[1:])
     typed = {name: word for name, word in vars(parsed.words).items() if word is not None}
     settings = dict(word.split("=") for word in parsed.start.task_settings)
-    again = build(parsed.algorithm, parsed.start.task, parsed.start.preset, typed, settings)
+    preset = parsed.start.preset or "default"
+    again = build(parsed.algorithm, parsed.start.task, preset, typed, settings)
     assert json.dumps(to_file(again)) == json.dumps(to_file(config))
 
 

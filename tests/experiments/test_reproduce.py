@@ -41,7 +41,7 @@ def test_figure2_methods_share_their_sizes():
     study = reproduce.load("figure2")
     trials = runner.complete(study, study.trials())
     assert {rows["settings"]["batch"] for rows in trials.values()} == {1024}
-    assert {rows["preset"] for rows in trials.values()} == {"fetch", "fetch-precise"}
+    assert {rows["preset"] for rows in trials.values()} == {"environment", "environment-precise"}
     assert {rows["task"]: rows["run"]["steps"] for rows in trials.values()} == {
         "FetchPush-v4": 500_000,
         "FetchSlide-v4": 1_000_000,
@@ -60,9 +60,9 @@ def test_figure3_has_the_papers_sizes():
         for method in ("vdi", "gail"):
             assert found[task, method]["run"]["steps"] == steps
         assert found[task, "kdi-changes"]["settings"]["match"] == "changes"
-        assert {found[task, m]["preset"] for m in ("gail", "dac", "bc")} == {"walkers"}
+        assert {found[task, m]["preset"] for m in ("gail", "dac", "bc")} == {"environment"}
         assert found[task, "bc"]["demos"]["every"] == 20
-    assert found["cheetah", "vdi"]["preset"] == "cheetah"
+    assert found["cheetah", "vdi"]["preset"] == "environment"
     assert found["humanoid", "vdi"]["preset"] == "paper-humanoid"
     assert found["cheetah", "kdi"]["settings"]["match"] == "pairs"
     assert found["humanoid", "kdi"]["settings"]["match"] == "states"

@@ -90,11 +90,30 @@ class Agent(NamedTuple):
     keeps the best policy; without one, the newest policy is the result."""
 
 
+class Facts(NamedTuple):
+    """What of a task decides which preset suits it."""
+
+    simulated: bool  # a Gymnasium environment, not one of the small tasks in JAX
+    has_goals: bool
+
+
 class Preset(NamedTuple):
     """Named settings, of the algorithm and of the run."""
 
     about: str
     settings: Mapping[str, Any]
+    suits: Callable[[Facts], bool] = lambda facts: False
+    """Whether such a task is trained with it unless a preset is named."""
+
+
+def simulated(facts: Facts) -> bool:
+    """For presets that suit every Gymnasium environment."""
+    return facts.simulated
+
+
+def simulated_goals(facts: Facts) -> bool:
+    """For presets that suit Gymnasium environments with goals."""
+    return facts.simulated and facts.has_goals
 
 
 # (settings that were given, demonstrations) -> defaults that follow from both

@@ -12,7 +12,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec, demonstrations
+from uvd.agents.agent import (
+    ALGORITHMS,
+    Agent,
+    Algorithm,
+    Metrics,
+    Preset,
+    Spec,
+    demonstrations,
+    simulated,
+)
 from uvd.collect.exploration import CollectConfig
 from uvd.core.config import Count, Layers, NotNegative, Positive, validate
 from uvd.core.errors import UserError
@@ -76,13 +85,13 @@ def make_bc(config: BCConfig, spec: Spec) -> Agent:
     return Agent(init, update, lambda state: Policy(state.actor, state.norm))
 
 
-WALKERS = {"hidden": (400, 300), "actor_lr": 3e-4, "l2": 1e-5, "updates_per_step": 0.1}
+SIMULATED = {"hidden": (400, 300), "actor_lr": 3e-4, "l2": 1e-5, "updates_per_step": 0.1}
 
 ALGORITHMS["bc"] = Algorithm(
     about="behavioural cloning: regression on demonstrated actions",
     config=BCConfig,
     make=make_bc,
-    presets={"walkers": Preset("HalfCheetah and Humanoid", WALKERS)},
+    presets={"environment": Preset("Gymnasium environments", SIMULATED, simulated)},
     learns_from="demos",
     needs_actions=True,
     collect=lambda config: CollectConfig(

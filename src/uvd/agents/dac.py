@@ -17,7 +17,14 @@ import jax
 import jax.numpy as jnp
 
 from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec
+from uvd.agents.agent import (
+    ALGORITHMS,
+    Agent,
+    Algorithm,
+    Preset,
+    Spec,
+    simulated,
+)
 from uvd.agents.discriminator import (
     REWARD_BOUND,
     Discriminator,
@@ -94,7 +101,7 @@ def make_dac(config: DACConfig, spec: Spec) -> Agent:
 
 
 # The settings of its authors for MuJoCo's walkers, as far as they apply.
-WALKERS = {
+SIMULATED = {
     "gamma": 0.99, "batch": 100, "hidden": (400, 300), "critic_lr": 1e-3, "tau": 0.005,
     "target_noise": 0.2, "action_penalty": 0.0, "noise": 0.1, "random": 0.0, "hold": 1,
     "capacity": 1_000_000, "updates_per_step": 1.0, "warmup": 10_000, "warmup_random": True,
@@ -105,6 +112,6 @@ ALGORITHMS["dac"] = Algorithm(
     about="adversarial imitation on TD3, off-policy (DAC)",
     config=DACConfig,
     make=make_dac,
-    presets={"walkers": Preset("HalfCheetah and Humanoid", WALKERS)},
+    presets={"environment": Preset("Gymnasium environments", SIMULATED, simulated)},
     learns_from="demos",
 )

@@ -19,7 +19,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec
+from uvd.agents.agent import (
+    ALGORITHMS,
+    Agent,
+    Algorithm,
+    Metrics,
+    Preset,
+    Spec,
+    simulated,
+)
 from uvd.agents.discriminator import Discriminator, DiscriminatorConfig, DiscriminatorState
 from uvd.collect.exploration import CollectConfig
 from uvd.core.config import Count, Discount, Layers, NotNegative, Positive, Share, validate
@@ -250,7 +258,7 @@ def make_gail(config: GAILConfig, spec: Spec) -> Agent:
 
 
 # The settings of OpenAI's baselines, which the paper ran, for MuJoCo's walkers; PPO for TRPO.
-WALKERS = {
+SIMULATED = {
     "gamma": 0.995, "gae": 0.97, "hidden": (100, 100), "actor_lr": 3e-4, "epochs": 5,
     "start_std": 1.0, "discriminator_hidden": (100, 100), "discriminator_lr": 3e-4,
 }  # fmt: skip
@@ -259,7 +267,7 @@ ALGORITHMS["gail"] = Algorithm(
     about="adversarial imitation with PPO, on-policy (GAIL)",
     config=GAILConfig,
     make=make_gail,
-    presets={"walkers": Preset("HalfCheetah and Humanoid", WALKERS)},
+    presets={"environment": Preset("Gymnasium environments", SIMULATED, simulated)},
     learns_from="demos",
     on_policy=True,
     collect=lambda config: CollectConfig(noise=0, random=0, hold=1, warmup=0, capacity=0),

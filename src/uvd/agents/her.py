@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from uvd.agents.actor_critic import TD3Config
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec
-from uvd.agents.td3 import FETCH_TD3, PAPER, make_sparse, refuse_sigmoid
+from uvd.agents.td3 import ENVIRONMENT, PAPER, make_sparse, refuse_sigmoid
 from uvd.collect.exploration import CollectConfig
 from uvd.core.config import Size, validate
 from uvd.core.replay import (
@@ -98,7 +98,7 @@ ALGORITHMS["her"] = Algorithm(
     config=HERConfig,
     make=make_her,
     presets={
-        "fetch": Preset("the Fetch tasks", FETCH_TD3),
+        "environment": ENVIRONMENT,
         "paper": Preset("the paper's Table 1 to the letter", PAPER),
     },
 )

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Preset, Spec, simulated_goals
 from uvd.agents.heads import make_head
 from uvd.collect.exploration import CollectConfig
 from uvd.core.config import require
@@ -95,14 +95,18 @@ PAPER = {
     "action_penalty": 0.0, "noise": 0.1, "random": 0.0, "hold": 1, "capacity": 1_500_000,
     "updates_per_step": 1.0, "goal_input": "absolute",
 }  # fmt: skip
-# Sizes that suit the Fetch robot: those of Figure 2.
-FETCH = {
+# Chosen on FetchPush.
+SIZES = {
     "batch": 1024, "hidden": (256, 256, 256), "critic_lr": 1e-3, "warmup": 2000, "hold": 1,
     "capacity": 1_000_000,
 }  # fmt: skip
-FETCH_TD3 = {**FETCH, "tau": 0.01, "critic_head": "linear", "action_penalty": 0.1}
+ENVIRONMENT = Preset(
+    "Gymnasium environments with goals: 3 x 256, batch 1024",
+    {**SIZES, "tau": 0.01, "critic_head": "linear", "action_penalty": 0.1},
+    simulated_goals,
+)
 # The sizes that are usual for MuJoCo's walkers.
-EXPERT = {
+REWARDS = {
     "gamma": 0.99, "hidden": (256, 256), "actor_lr": 3e-4, "critic_lr": 3e-4, "tau": 0.005,
     "target_noise": 0.2, "action_penalty": 0.0, "critic_head": "linear", "critic_norm": True,
     "noise": 0.1, "random": 0.0, "hold": 1, "capacity": 1_000_000, "updates_per_step": 1.0,
@@ -114,9 +118,13 @@ ALGORITHMS["td3"] = Algorithm(
     config=TD3Settings,
     make=make_td3,
     presets={
-        "fetch": Preset("the Fetch tasks", FETCH_TD3),
+        "environment": ENVIRONMENT,
+        "rewards": Preset(
+            "Gymnasium environments without goals: 2 x 256, one update a step",
+            REWARDS,
+            lambda facts: facts.simulated and not facts.has_goals,
+        ),
         "paper": Preset("the paper's Table 1 to the letter", PAPER),
-        "expert": Preset("walkers, from rewards", EXPERT),
     },
     takes_rewards=True,
 )

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import optax
 
 from uvd.agents.actor_critic import Goals, TD3Config, TD3State
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec
-from uvd.agents.td3 import FETCH_TD3, refuse_sigmoid, sparse_actor_critic, sparse_target
+from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec
+from uvd.agents.td3 import ENVIRONMENT, refuse_sigmoid, sparse_actor_critic, sparse_target
 from uvd.collect.exploration import CollectConfig
 from uvd.core.config import NotNegative, Share, Size, validate
 from uvd.core.nets import gradient_step, init_mlp, make_optimiser, polyak
@@ -143,5 +143,5 @@ ALGORITHMS["usher"] = Algorithm(
     about="HER with importance weights against its bias (USHER)",
     config=USHERConfig,
     make=make_usher,
-    presets={"fetch": Preset("the Fetch tasks", FETCH_TD3)},
+    presets={"environment": ENVIRONMENT},
 )

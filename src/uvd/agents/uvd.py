@@ -26,7 +26,7 @@ from uvd.agents.futures import Context
 from uvd.agents.goal_density import DensityConfig, GoalDensity
 from uvd.agents.goals import GoalsConfig, Source, choose_goals
 from uvd.agents.heads import make_head
-from uvd.agents.td3 import FETCH
+from uvd.agents.td3 import ENVIRONMENT, SIZES
 from uvd.collect.exploration import CollectConfig
 from uvd.core import replay
 from uvd.core.config import require, validate
@@ -186,16 +186,16 @@ SLIDE = {
 # For goals much smaller than the task: draws from the density are a few hundredths of the goals'
 # range off, true futures are exact.
 PRECISE = {"futures": 0.8, "smoothing_half": 4000}
-FETCH_LR = {"actor_lr": 5e-4}
+SIMULATED = SIZES | {"actor_lr": 5e-4}  # Gymnasium environments; chosen on FetchPush
 
 ALGORITHMS["uvd"] = Algorithm(
     about="TD3 lifted by a density of achieved goals (UVD)",
     config=UVDConfig,
     make=make_uvd,
     presets={
-        "fetch": Preset("the Fetch tasks", FETCH | FETCH_LR),
+        "environment": ENVIRONMENT._replace(settings=SIMULATED),
         "precise": Preset("goals of a hundredth of the area", PRECISE),
-        "fetch-precise": Preset("the same on the Fetch tasks", FETCH | FETCH_LR | PRECISE),
+        "environment-precise": Preset("the same in Gymnasium environments", SIMULATED | PRECISE),
         "paper": Preset("the paper's Algorithm 1 and Table 1 to the letter", PAPER),
         "paper-slide": Preset(
             "the same with Table 1's couplings for slide", PAPER | {"bijectors": 5}

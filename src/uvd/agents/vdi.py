@@ -24,7 +24,16 @@ import numpy as np
 import optax
 
 from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State, clipped
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Preset, Spec, demonstrations
+from uvd.agents.agent import (
+    ALGORITHMS,
+    Agent,
+    Algorithm,
+    Metrics,
+    Preset,
+    Spec,
+    demonstrations,
+    simulated,
+)
 from uvd.agents.demo_weights import demo_metrics, draw, log_weights
 from uvd.agents.heads import make_head
 from uvd.agents.state_flows import FlowParams, StateFlowConfig, StateFlows
@@ -199,7 +208,7 @@ AUTHORS = {
     "store_unclipped": True, "probe_noise": 0.3, "flow_lr": 1e-5, "l2": 1.6e-4,
 }  # fmt: skip
 # Against actors at the ends of their range and critics that promise too much (docs/vdi.md).
-CHEETAH = {
+STEADY = {
     **PAPER,
     "critic_head": "huber", "goal_input": "relative", "gamma": 0.95, "critic_norm": True,
     "action_penalty": 0.005, "late_noise": 0.15, "probe_noise": 0.3,
@@ -210,12 +219,14 @@ ALGORITHMS["vdi"] = Algorithm(
     config=VDIConfig,
     make=make_vdi,
     presets={
+        "environment": Preset(
+            "Gymnasium environments: 400-400, one update for ten steps; millions of steps",
+            STEADY,
+            simulated,
+        ),
         "paper": Preset("the paper's Algorithm 2 and Table 2 for HalfCheetah", PAPER),
         "paper-humanoid": Preset("the same for Humanoid", PAPER_HUMANOID),
         "authors": Preset("HalfCheetah as the authors' released code has it", AUTHORS),
-        "cheetah": Preset(
-            "HalfCheetah from 50 states or more, no actions; millions of steps", CHEETAH
-        ),
     },
     learns_from="demos",
 )

@@ -17,7 +17,8 @@ from uvd.core.config import flatten
 from uvd.core.errors import UserError, nearest
 from uvd.demos.select import DemoSettings
 from uvd.runs import Run
-from uvd.settings import RunSettings, build, suited, to_file
+from uvd.settings import RunSettings, build, presets, to_file
+from uvd.tasks import TASKS
 
 # Settings that change neither what is learned nor how it is scored.
 NEUTRAL = ("seeds", "first_seed", "eval_every", "workers", "save_seconds", "episode_seconds")
@@ -101,7 +102,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @lru_cache
-def usual(algorithm: str, task: str, preset: str | None = None) -> Mapping[str, Any]:
+def usual(algorithm: str, task: str, preset: str) -> Mapping[str, Any]:
     """The same of a run to which no settings are given; empty if this version does not know it."""
     try:
         config = build(algorithm, task, preset)
@@ -117,14 +118,19 @@ def label_runs(runs: Iterable[Run]) -> dict[Path, str]:
     Two runs on a task have the same label if they differ only in their seeds.
     """
     groups: dict[tuple[str, str], dict[Path, dict[str, Any]]] = defaultdict(dict)
+    named: dict[tuple[str, str], set[str]] = defaultdict(set)
     for run in runs:
-        groups[run.config["algorithm"], task_name(run)][run.path] = settings_of(run.config)
+        key = run.config["algorithm"], task_name(run)
+        groups[key][run.path] = settings_of(run.config)
+        named[key].add(run.config["preset"])
     labels = {}
     for algorithm in dict.fromkeys(algorithm for algorithm, _ in groups):
         own = {task: group for (name, task), group in groups.items() if name == algorithm}
         telling = _telling([list(group.values()) for group in own.values()])
         for task, group in own.items():
-            normal = usual(algorithm, task.split(" (")[0]) if telling else {}
+            # Beside several presets, the first in the algorithm's list is the usual one.
+            preset = next((p for p in presets(algorithm) if p in named[algorithm, task]), "")
+            normal = usual(algorithm, task.split(" (")[0], preset)
             for path, settings in group.items():
                 unusual = [name for name in telling if settings.get(name) != normal.get(name)]
                 text = ", ".join(f"{name}={_text(settings.get(name))}" for name in unusual)
@@ -168,7 +174,7 @@ def commands(run: Run, seeds: Iterable[int]) -> list[str]:
     known = {*normal, "eval_every", "demos", "trajectories", "offset"}
     given = {n: x for n, x in have.items() if n in known and x != normal.get(n) and n != "steps"}
     words = ["uvd", "train", config["algorithm"], config["task"]]
-    if config["preset"] != suited(config["algorithm"], config["task"]):
+    if config["preset"] != "default" or config["task"] not in TASKS:
         words += ["--preset", config["preset"]]
     for name, value in {"steps": have["steps"], **given}.items():
         flag = ("no-" if value is False else "") + name.replace("_", "-")

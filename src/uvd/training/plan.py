@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from uvd.agents import get_algorithm
-from uvd.agents.agent import Agent, Spec
+from uvd.agents.agent import Agent, Facts, Spec
 from uvd.collect.exploration import CollectConfig
 from uvd.collect.workers import Workers
 from uvd.core.config import flatten, require
 from uvd.core.episode import DemoSteps, Episode
 from uvd.core.errors import UserError
 from uvd.demos.select import DemoSettings, demo_pairs
-from uvd.settings import RunConfig, RunSettings, build, presets
+from uvd.settings import RunConfig, RunSettings, build, presets, suited
 from uvd.tasks.env import EnvTask
 from uvd.tasks.find import find_task, with_previous_action
 from uvd.tasks.task import Task
@@ -55,6 +55,12 @@ class Plan:
         return self.config.run
 
 
+def preset_for(algorithm: str, task: str, task_settings: Mapping[str, Any] | None = None) -> str:
+    """The preset that suits a task, by what the task is."""
+    found = find_task(task, task_settings)
+    return suited(algorithm, Facts(isinstance(found, EnvTask), found.goal_dim > 0))
+
+
 def configure(
     algorithm: str,
     task: str,
@@ -64,6 +70,7 @@ def configure(
 ) -> tuple[RunConfig, Inputs]:
     """Complete settings from those that were given, and what they refer to."""
     given = given or {}
+    preset = preset or preset_for(algorithm, task, task_settings)
     # The others make sense only beside the defaults that follow from the demonstrations.
     first = {name: given[name] for name in given.keys() & flatten(DemoSettings()).keys()}
     config = build(algorithm, task, preset, first, task_settings)
