@@ -93,6 +93,32 @@ def test_a_metric_that_no_run_reports_has_no_row(runs, tmp_path):
         curves.draw_curves(chosen, tmp_path / "none.png", "no/such", "no/other")
 
 
+def test_scores_over_a_setting_of_the_task(tmp_path):
+    task = "PointSlideNoise-v0"
+    at = {0.0: "-noise_scale0.0", 1.0: "", 4.0: "-noise_scale4.0"}
+    paths = [
+        make_run(
+            tmp_path / f"{task}{name}-{method}",
+            method,
+            task,
+            steps=(100, round(300 * final)),
+            task_settings={"noise_scale": scale} if name else None,
+        )
+        for method, final in (("td3", 0.4), ("her", 0.8))
+        for scale, name in at.items()
+    ]
+    alone = make_run(tmp_path / f"{task}-usher", "usher", task)  # it has one value only
+    other = make_run(tmp_path / f"{CLIFF}-her", "her", CLIFF)
+    runs = [Run.open(path) for path in (*paths, alone, other)]
+    found = curves.scores_over(runs, "noise_scale", 1.0, "eval/success_final")
+    assert {name: list(by) for name, by in found.items()} == {"TD3": [*at], "HER": [*at]}
+    assert found["HER"][1.0] == [0.5, 0.8]
+    curves.draw_over([*paths, alone, other], tmp_path / "over.png", "noise_scale", 1.0)
+    assert_picture(tmp_path / "over.png", (1200, 1600), (500, 750))
+    curves.draw_over([other], tmp_path / "none.png", "noise_scale", 1.0)
+    assert not (tmp_path / "none.png").exists()
+
+
 def test_goals_and_rewards_share_no_figure(runs, tmp_path):
     rewarded = make_run(tmp_path / "rewarded", "td3", "PointLoop-v0", steps=())
     Run.open(rewarded).report({"step": 100, "seconds": 1.0, "eval/return": [1.0, 2.0]})

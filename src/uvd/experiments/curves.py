@@ -175,6 +175,46 @@ def draw_panel(
         ax.set_title(f"{title}, {many} seed{'' if many == '1' else 's'}", fontsize=11)
 
 
+def scores_over(
+    runs: Sequence[Run], setting: str, usual: float, metric: str
+) -> dict[str, dict[float, list[float]]]:
+    """Last reports of all seeds by method and by the value of a setting of the task.
+
+    Of a task that some runs have with that setting, those without it stand at its usual value.
+    Methods with one value have no line and are left out.
+    """
+    tasks = {run.config["task"] for run in runs if setting in run.config["task_settings"]}
+    found: dict[str, dict[float, list[float]]] = {}
+    for run in (run for run in runs if run.config["task"] in tasks):
+        value = float(run.config["task_settings"].get(setting, usual))
+        found.setdefault(method_name(run), {}).setdefault(value, []).extend(run.rows()[-1][metric])
+    return {name: dict(sorted(at.items())) for name, at in found.items() if len(at) > 1}
+
+
+def draw_over(runs: Sequence[Path], out: Path, setting: str, usual: float) -> None:
+    """Success at the last report over a setting of the task, a line a method."""
+    opened = [Run.open(path) for path in runs]
+    metrics = ("eval/success_final", "eval/success_ever")
+    scores = [scores_over(opened, setting, usual, metric) for metric in metrics]
+    if not scores[0]:
+        return
+    figure = Figure(figsize=(9, 3.9), layout="constrained")
+    styles = label_styles({method_name(r): r.config["algorithm"] for r in opened})
+    for ax, metric, by_method in zip(figure.subplots(1, 2), metrics, scores):
+        plain(ax)
+        lines = {}
+        for label, at in by_method.items():
+            middle, low, high = np.array([statistics.interval(own) for own in at.values()], float).T
+            color, dashes = styles[label]
+            (lines[label],) = ax.plot([*at], middle, dashes, marker="o", ms=4, color=color)
+            ax.vlines([*at], low, high, color=color, lw=4, alpha=0.25)
+        levels = sorted({level for at in by_method.values() for level in at})
+        ax.set(xticks=levels, xticklabels=[f"{level:g}" for level in levels])
+        ax.set(xlabel=setting.replace("_", " "), ylabel=AXIS_NAMES[metric], ylim=(0, 1.02))
+    legend_below(figure, lines, len(lines))
+    save(figure, out)
+
+
 def plain(ax: Axes) -> None:
     """A light grid and no frame above and to the right."""
     ax.grid(color="0.92")

@@ -47,6 +47,8 @@ def draw(study: Study, out: Path) -> None:
     names = curves.Names(panel=lambda run: titles.get(run.config["task"], curves.task_name(run)))
     if "demos" not in Run.open(paths[0]).config:
         curves.draw_curves(paths, out / "curves.png", names=names)
+        for setting, usual in study.over.items():
+            curves.draw_over(paths, out / f"{setting}.png", setting, usual)
         tables.write_success(study.about, out, paths, study.note)
     else:
         found = shares.read(out, paths)

@@ -16,7 +16,8 @@
 
 A trial is a run: one method on one task, all its seeds. What stands nearer to it wins: `settings`,
 the task's, the method's, the method's on the task, the grid's. `amounts` of a task are amounts of
-demonstrations, TRAJECTORIESxEVERY. What is `extra` is trained only where it is named.
+demonstrations, TRAJECTORIESxEVERY. What is `extra` is trained only where it is named. `over` names
+a setting of tasks, with its usual value: a figure shows the scores over it.
 """
 
 import itertools
@@ -32,7 +33,7 @@ from uvd.core.config import require
 from uvd.core.errors import UserError, nearest, refused
 
 Table = dict[str, Any]
-KEYS = {"about", "note", "metrics", "settings", "tasks", "methods", "grid"}
+KEYS = {"about", "note", "metrics", "over", "settings", "tasks", "methods", "grid"}
 OF_TASK = {"task", "title", "amounts", "extra"}
 OF_METHOD = {"algorithm", "only", "on", "extra"}
 
@@ -79,6 +80,8 @@ class Study:
     """What a reader of its tables must know."""
     metrics: list[str] = field(default_factory=list)
     """Metrics to draw beside the scores."""
+    over: dict[str, float] = field(default_factory=dict)
+    """A setting of tasks to draw the scores over, and its usual value."""
     settings: Table = field(default_factory=dict)
     grid: dict[str, list[Any]] = field(default_factory=dict)
 
