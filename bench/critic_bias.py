@@ -97,9 +97,9 @@ def measure(trained: uvd.Trained, seed: int, states: int, plays: int) -> dict[st
 
         return jax.vmap(one)(jax.random.split(key, plays)).mean()
 
-    keys = jax.random.split(jax.random.key(17), states)
-    here = jax.vmap(visit, (None, 0))(policy, keys)
-    true = jax.lax.map(lambda x: play_on(policy, *x), (here, jax.random.split(keys[0], states)))
+    keys = jax.random.split(jax.random.key(17), 2 * states).reshape(2, states)
+    here = jax.vmap(visit, (None, 0))(policy, keys[0])
+    true = jax.lax.map(lambda x: play_on(policy, *x), (here, keys[1]))
     obs, goal = jax.vmap(task.observe)(here), jax.vmap(task.goal)(here)
     belief = believed(obs, goal, act(policy, obs, goal))
     gap = 100 * np.asarray(belief - true, float)

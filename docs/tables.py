@@ -153,33 +153,58 @@ def goals(folder: str, *levels: float) -> str:
     return table((*header, *(f"steps to {100 * x:.0f} %" for x in levels)), rows)
 
 
-def study(folder: str) -> dict[tuple[str, str], np.ndarray]:
-    """Success at the final step in a study, by task and method; runs of other seeds are pooled."""
+def study(folder: str, metric: str = FINAL) -> dict[tuple[str, str], np.ndarray]:
+    """Success in a study, by task and method; runs of other seeds are pooled."""
     found: dict[tuple[str, str], list[float]] = {}
     for r in results(folder).values():
         settings = r.config["task_settings"].items()
         changed = "".join(f", {name} {value}" for name, value in settings)
         folder_of_task = "-".join([r.task, *(f"{name}{value}" for name, value in settings)])
         method = re.sub(r"-first_seed\d+$", "", r.name.removeprefix(f"{folder_of_task}-"))
-        found.setdefault((r.task + changed, method), []).extend(r.last(FINAL))
+        found.setdefault((r.task + changed, method), []).extend(r.last(metric))
     return {key: np.array(values) for key, values in found.items()}
 
 
-def study_table(folder: str) -> str:
-    rows = [(*key, len(x), cell(x)) for key, x in sorted(study(folder).items())]
+def study_table(folder: str, method: str = "") -> str:
+    """Success at the last report, of all methods of a study or of one."""
+    ever = study(folder, EVER)
+    rows = [
+        (*key, len(x), cell(x), cell(ever[key]))
+        for key, x in sorted(study(folder).items())
+        if method in ("", key[1])
+    ]
     if not rows:
         return "*No run is stored yet.*"
-    return table(("task", "method", "seeds", "final step, %"), rows)
+    return table(("task", "method", "seeds", "final step, %", "ever, %"), rows)
 
 
-def bias_effect() -> str:
+def bias_effect(metric: str) -> str:
     """What noise adds to the advantage of unbiased goals, on the point task."""
-    found = study("bias")
-    tasks, methods = ("PointSlideNoise-v0", "PointSlide-v0"), ("balanced", "future")
-    groups = [[found.get((task, m)) for m in methods] for task in tasks]
-    if any(values is None for group in groups for values in group):
-        return "not measured yet"
-    return interaction(*groups)
+    found = study("bias", f"eval/success_{metric}")
+    noisy, calm = (
+        [found[task, method] for method in ("balanced", "future")]
+        for task in ("PointSlideNoise-v0", "PointSlide-v0")
+    )
+    return interaction(noisy, calm)
+
+
+def critic_bias() -> str:
+    """How wrong critics are about their own policy's success, a row a task and method."""
+    names = {"uvd": "UVD's kernel", "her": "success", "usher": "success", "td3": "success"}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in lines("critic/bias.jsonl"):
+        task, method = row["run"].rsplit("-", 1)
+        groups.setdefault((task, method), []).append(row)
+    rows = []
+    for (task, method), own in sorted(groups.items()):
+        means = (f"{np.mean([row[name] for row in own]):.1f}" for name in ("believed", "true"))
+        gap = np.array([row["bias"] for row in own])
+        error = float(np.hypot.reduce([row["error"] for row in own])) / len(own)
+        each = ", ".join(f"{x:+.1f}" for x in gap).replace("-", "−")
+        shown = f"{gap.mean():+.1f} ± {1.96 * error:.1f} ({each})".replace("-", "−")
+        rows.append((task, method, names.get(method, names["uvd"]), len(own), *means, shown))
+    header = ("task", "goals from", "in shares of", "seeds", "believed", "true", "difference")
+    return table(header, rows, 3)
 
 
 def fresh() -> dict[str, dict[str, np.ndarray]]:
@@ -406,6 +431,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed-seeds": seeds_at_once,
     "bias": lambda: study_table("bias"),
     "letter": lambda: study_table("letter"),
+    "results-usher": lambda: study_table("bias", "usher"),
     "reproduction": status,
     **{
         f"results-{name}": functools.partial(of_algorithm, name)

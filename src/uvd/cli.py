@@ -421,10 +421,12 @@ class Sweep(Trials):
 
 @dataclass(frozen=True)
 class Reproduce(Trials):
-    """The figures, and the same in miniature: mini, figure2, figure3, imitation. They are study
-    files of the package, in uvd/experiments/studies."""
+    """The experiments of this project, which are study files of the package. figure2, figure3:
+    the paper's figures; mini, imitation: the same in miniature. bias: what hindsight bias costs.
+    letter, letter-vdi: the paper's own settings. ladder: from these to the defaults."""
 
-    experiment: Annotated[str, Positional] = ""  # mini, figure2, figure3 or imitation.
+    experiment: Annotated[str, Positional] = ""
+    """figure2, figure3, mini, imitation, bias, letter, letter-vdi or ladder."""
     draw: bool = False
     """Train nothing: figures and tables again, from the small files of the runs in the folder."""
 

@@ -1,16 +1,17 @@
-"""USHER: hindsight whose bias is weighted away (Schramm et al. 2022), the principled rival.
+"""USHER: hindsight whose bias is weighted away (after Schramm et al. 2022), the principled rival.
 
     draw transitions (s, a, s'), the goals h that their roll-outs pursued, and the t steps left
-    density p(g | s, a, t, h) of what the roll-out achieves in its t steps, relative to all goals:
-        p = [g = achieved(s')] / t + (t - 1) / t p'(g | s', mu'(s'; h), t - 1, h)
-        one step down  E[p(g)^2 - 2 (t - 1) / t p(g) p'(g)] - 2 / t p(achieved(s')),   g of all
-    for k of k + 1 of them: g <- a goal achieved later in the same roll-out, with the weight
-        p(g | s, a) / (alpha p(g | s, a) + (1 - alpha) p'(g | s'))    within [1 / (1 + c), 1 + c]
+    densities of goals g, relative to a mixture of goals from other roll-outs, by least squares:
+        p(g | s, a, t)  of what is achieved in the t steps:
+                        p = [g = achieved(s')] / t + (t - 1) / t p'(g | s', mu'(s'; h), t - 1)
+        q(g | s, a, t)  of what is achieved in them but the first:   q = E[p'(g | s', ., t - 1)]
+        u(g | s, a)     of the goals that roll-outs pursue
+    with probability b = k / (k + 1): g <- a goal achieved two or more steps later, else g = h
+    weight of all of them:  ((1 - b) u(g) + b q(g | s, a)) / ((1 - b) u(g) + b p'(g | s'))
     TD3's update with these goals and weights
 
-A goal that was achieved after s' is likelier after s' than after another outcome of (s, a). The
-weight takes this back. Constants are the authors'. Their critic reads h as well, ours is HER's;
-"all goals" are what other roll-outs achieved, in theirs what other roll-outs pursued.
+The weight is how likely g is to be drawn at (s, a) over how likely it is after s', which gives the
+outcomes their true shares again. Where g is out of reach (a pit), pursued goals weigh more.
 """
 
 from dataclasses import dataclass, field
@@ -24,12 +25,12 @@ from uvd.agents.actor_critic import Goals, TD3Config, TD3State
 from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, Metrics, Spec
 from uvd.agents.td3 import ENVIRONMENT, refuse_sigmoid, sparse_actor_critic, sparse_target
 from uvd.collect.exploration import CollectConfig
-from uvd.core.config import NotNegative, Share, Size, validate
+from uvd.core.config import NotNegative, Size, validate
 from uvd.core.nets import gradient_step, init_mlp, make_optimiser, polyak
-from uvd.core.policy import MLP, features, mlp
-from uvd.core.replay import Batch, Ring, fetch, future_uniform, sample
+from uvd.core.policy import MLP, Norm, features, mlp
+from uvd.core.replay import Ring, fetch, future, sample, uniform_offset
 
-OFFSET = 0.01  # added above and below the fraction, for goals that are hardly ever achieved
+FLOOR = 1e-3  # added above and below the fraction, for goals that hardly any roll-out has
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,7 @@ class USHERConfig:
     collect: CollectConfig = field(default_factory=CollectConfig)
     k: Size = 4
     """Hindsight goals for each intended one."""
-    alpha: Share = 0.01
-    """How much of the goal's own density stands below the fraction: it bounds the weight."""
-    ratio_clip: NotNegative = 0.3
+    ratio_clip: NotNegative = 4.0
     """Weights lie within 1 / (1 + ratio_clip) and 1 + ratio_clip."""
 
     def __post_init__(self) -> None:
@@ -51,7 +50,7 @@ class USHERConfig:
 
 
 class USHERState(NamedTuple):
-    """TD3's state, the relative density with its slow copy, and its optimiser."""
+    """TD3's state, the relative densities with their slow copy, and their optimiser."""
 
     td3: TD3State
     density: MLP
@@ -60,87 +59,91 @@ class USHERState(NamedTuple):
 
 
 class Query(NamedTuple):
-    """What the relative density is asked about, besides the goal."""
+    """What the relative densities are asked about, besides the goal."""
 
     obs: jax.Array
     action: jax.Array
-    left: jax.Array  # [batch], steps left of the roll-out
-    pursued: jax.Array  # the goal that the roll-out pursues
+    left: jax.Array  # [batch], steps left
 
 
-def relative_density(net: MLP, state: TD3State, query: Query, goal: jax.Array) -> jax.Array:
-    """p(g | s, a, t, h), above 0 and 1 for a fresh net. `[batch]`."""
-    here, there = (features(state.norm, query.obs, g) for g in (goal, query.pursued))
+class Densities(NamedTuple):
+    """How likely goals are, relative to those of other roll-outs. `[batch]` each."""
+
+    achieved: jax.Array  # p
+    achieved_later: jax.Array  # q
+    pursued: jax.Array  # u
+
+
+def relative_densities(net: MLP, norm: Norm, query: Query, goal: jax.Array) -> Densities:
+    """All three, above 0 (1 for a fresh net)."""
     time = 1 / jnp.maximum(query.left, 1)[:, None]
-    x = jnp.concatenate([here, there[:, -goal.shape[-1] :], query.action, time], -1)
-    return jax.nn.elu(mlp(net, x)[..., 0]) + 1
+    x = jnp.concatenate([features(norm, query.obs, goal), query.action, time], -1)
+    return Densities(*(jax.nn.elu(mlp(net, x)) + 1).T)
 
 
-def weights(now: jax.Array, later: jax.Array, alpha: float, clip: float) -> jax.Array:
-    """The importance of a hindsight goal, from its density before and after the outcome."""
-    ratio = (now + OFFSET) / (alpha * now + (1 - alpha) * later + OFFSET)
+def weights(before: Densities, after: jax.Array, share: jax.Array, clip: float) -> jax.Array:
+    """Of goals of which that `share` is hindsight; `after` is how likely they are after s'."""
+    pursued = (1 - share) * before.pursued + FLOOR
+    ratio = (pursued + share * before.achieved_later) / (pursued + share * after)
     return jnp.clip(ratio, 1 / (1 + clip), 1 + clip)
 
 
 def make_usher(config: USHERConfig, spec: Spec) -> Agent:
-    """TD3 with weighted hindsight goals."""
+    """TD3 with weighted goals."""
     ac = sparse_actor_critic(config.td3, spec)
     target_fn = sparse_target(ac, spec)
     optimiser = make_optimiser(config.td3.optimiser, config.td3.critic_lr)
-    sizes = (spec.obs_dim + 2 * spec.goal_dim + spec.action_dim + 1, *config.td3.hidden, 1)
+    sizes = (spec.obs_dim + spec.goal_dim + spec.action_dim + 1, *config.td3.hidden, 3)
 
     def init(key: jax.Array) -> USHERState:
         key_td3, key_density = jax.random.split(key)
         net = init_mlp(key_density, sizes, 0.1, 0.0)
         return USHERState(ac.init(key_td3), net, net, optimiser.init(net))
 
-    def queries(state: USHERState, ring: Ring, batch: Batch) -> tuple[Query, Query]:
-        """Before and after each transition."""
-        td3, left = state.td3, ring.steps_left[batch.row].astype(jnp.float32)
-        action = ac.action(td3.actor_target, td3.norm, batch.next_obs, batch.goal)
-        after = Query(batch.next_obs, action, left - 1, batch.goal)
-        return Query(batch.obs, batch.action, left, batch.goal), after
-
-    def fit_density(
-        state: USHERState, before: Query, after: Query, achieved: jax.Array, any_goal: jax.Array
-    ) -> tuple[USHERState, Metrics]:
-        """One step of least squares on p and its recursion over the steps left."""
-        later = relative_density(state.density_target, state.td3, after, any_goal)
-        left = before.left
+    def update(state: USHERState, ring: Ring, key: jax.Array, step: jax.Array):
+        key_rows, key_goal, key_alter, key_mix, key_half, key_target = jax.random.split(key, 6)
+        td3, norm = state.td3, state.td3.norm
+        batch = fetch(ring, sample(ring, key_rows, config.td3.batch))
+        steps = ring.steps_left[batch.row]
+        left = steps.astype(jnp.float32)
+        before = Query(batch.obs, batch.action, left)
+        action = ac.action(td3.actor_target, norm, batch.next_obs, batch.goal)
+        after = Query(batch.next_obs, action, left - 1)
+        offset = 1 + uniform_offset(key_goal, jnp.maximum(steps - 1, 1))
+        hindsight = future(ring, batch.row, jnp.minimum(offset, steps))
+        half = jax.random.bernoulli(key_half, 0.5, (len(left), 1))
+        any_goal = jax.random.permutation(key_mix, jnp.where(half, hindsight, batch.goal))
+        after_any = relative_densities(state.density_target, norm, after, any_goal).achieved
 
         def density_loss(net: MLP) -> tuple[jax.Array, Metrics]:
-            p = relative_density(net, state.td3, before, any_goal)
-            hit = relative_density(net, state.td3, before, achieved)
-            loss = (p**2 - 2 * (left - 1) / left * p * later - 2 / left * hit).mean()
+            here = relative_densities(net, norm, before, any_goal)
+            hit = relative_densities(net, norm, before, batch.next_achieved).achieved
+            own = relative_densities(net, norm, before, batch.goal).pursued
+            loss = here.achieved**2 - 2 / left * ((left - 1) * here.achieved * after_any + hit)
+            loss += (left > 1) * (here.achieved_later - after_any) ** 2
+            loss = (loss + here.pursued**2 - 2 * own).mean()
             return loss, {"density/loss": loss}
 
         net, opt, metrics = gradient_step(density_loss, optimiser, state.density, state.density_opt)
         slow = polyak(state.density_target, net, config.td3.tau)
-        return state._replace(density=net, density_target=slow, density_opt=opt), metrics
-
-    def update(state: USHERState, ring: Ring, key: jax.Array, step: jax.Array):
-        key_rows, key_goal, key_alter, key_mix, key_target = jax.random.split(key, 5)
-        batch = fetch(ring, sample(ring, key_rows, config.td3.batch))
-        before, after = queries(state, ring, batch)
-        future = future_uniform(ring, batch.row, key_goal)
-        any_goal = jax.random.permutation(key_mix, future)
-        state, metrics = fit_density(state, before, after, batch.next_achieved, any_goal)
-        now = relative_density(state.density, state.td3, before, future)
-        later = relative_density(state.density_target, state.td3, after, future)
-        alter = jax.random.uniform(key_alter, batch.row.shape) < config.k / (1 + config.k)
-        weight = jnp.where(alter, weights(now, later, config.alpha, config.ratio_clip), 1.0)
-        goals = Goals(jnp.where(alter[:, None], future, batch.goal), weight)
+        share = config.k / (1 + config.k) * (left > 1)
+        alter = jax.random.uniform(key_alter, left.shape) < share
+        goal = jnp.where(alter[:, None], hindsight, batch.goal)
+        here, there = (
+            relative_densities(*which, goal) for which in ((net, norm, before), (slow, norm, after))
+        )
+        weight = weights(here, there.achieved, share, config.ratio_clip)
         td3, own = ac.learn(
-            state.td3, batch, goals, target_fn, lambda: goals.goal, key_target, step
+            td3, batch, Goals(goal, weight), target_fn, lambda: goal, key_target, step
         )
         metrics |= {"critic/weight": weight.mean(), "critic/weight_spread": weight.std(), **own}
-        return state._replace(td3=td3), metrics
+        return USHERState(td3, net, slow, opt), metrics
 
     return Agent(init, update, lambda state: ac.policy(state.td3))
 
 
 ALGORITHMS["usher"] = Algorithm(
-    about="HER with importance weights against its bias (USHER)",
+    about="HER with importance weights against its bias (after USHER)",
     config=USHERConfig,
     make=make_usher,
     presets={"environment": ENVIRONMENT},
