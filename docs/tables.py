@@ -441,6 +441,9 @@ TABLES: dict[str, Callable[[], str]] = {
 VALUES: dict[str, Callable[..., str]] = {
     "success": success,
     "share": share_of,
+    "returns": lambda path: ", ".join(
+        number(x).replace("-", "−") for x in run_of(path).last("eval/return")
+    ),
     "trial": trial,
     "removed": lambda name: f"{statistics.iqm(share('figure3', results('removed')[name])):.2f}",
     "standing": lambda: f"{standing():.2f}",

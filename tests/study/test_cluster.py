@@ -78,7 +78,9 @@ def test_without_ray_the_extra_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     study = write(tmp_path, 600, [0.9])
     assert cli.main(["sweep", str(study), "--out", str(tmp_path / "out"), "--ray", "auto"]) == 2
-    assert capsys.readouterr().err == "uvd: --ray needs Ray: pip install 'uvd[ray]'\n"
+    assert capsys.readouterr().err == (
+        "uvd: --ray needs Ray: pip install 'ray[client]' (the extra `ray` of this project)\n"
+    )
 
 
 def tasks_of(out):
