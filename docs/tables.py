@@ -178,11 +178,12 @@ def study_table(folder: str, method: str = "") -> str:
     return table(("task", "method", "seeds", "final step, %", "ever, %"), rows)
 
 
-def bias_effect(metric: str) -> str:
-    """What noise adds to the advantage of unbiased goals, on the point task."""
+def bias_effect(metric: str, first: str = "0") -> str:
+    """What noise adds to the advantage of unbiased goals on the point task, of seeds from a place
+    on."""
     found = study("bias", f"eval/success_{metric}")
     noisy, calm = (
-        [found[task, method] for method in ("balanced", "future")]
+        [found[task, method][int(first) :] for method in ("balanced", "future")]
         for task in ("PointSlideNoise-v0", "PointSlide-v0")
     )
     return interaction(noisy, calm)
