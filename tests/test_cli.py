@@ -216,7 +216,7 @@ def test_help_of_commands(capsys: pytest.CaptureFixture) -> None:
             ],
         ),
         (["train"], ["her", "hindsight goals (HER)", "--resume"]),
-        (["reproduce", "--help"], ["mini, figure2, figure3", "--jobs INT", "--panel"]),
+        (["reproduce", "--help"], ["figure2, figure3, mini, imitation", "--jobs INT", "--panel"]),
         (["sweep", "--help"], ["--resume", "--status", "--dry-run"]),
         (["plot", "--help"], ["RUNS", "-o PATH, --out PATH", "density"]),
     ):

@@ -149,3 +149,20 @@ def test_a_dry_run_makes_nothing(study, tmp_path, capsys, monkeypatch):
     assert all("2 seeds x 3,000 steps" in line for line in trials)
     assert whole.startswith("2 trials, 1 at a time: about 0 min")
     assert not os.listdir(tmp_path)
+
+
+def test_a_dry_run_times_each_size_once(tmp_path, capsys, monkeypatch):
+    path, timed = tmp_path / "sizes.toml", []
+    path.write_text(STUDY.replace("gamma = [0.9, 0.95]", "gamma = [0.9, 0.95]\nbatch = [16, 64]"))
+
+    def timing(rows):
+        timed.append(rows["settings"]["batch"])
+        return 60.0, timed[-1] * 1e-2  # seconds to start, and for a unit of work
+
+    monkeypatch.setattr(runner, "_timing", timing)
+    assert sweep(path, "--dry-run", "--out", tmp_path / "out") == 0
+    minutes = [float(line.split(" steps, ")[1].split()[0].replace(",", ""))
+               for line in capsys.readouterr().out.splitlines()[:-1]]  # fmt: skip
+    assert timed == [16, 64]
+    assert minutes[:2] == minutes[2:]
+    assert minutes[1] - 1 == pytest.approx(4 * (minutes[0] - 1), abs=0.3)

@@ -40,7 +40,9 @@ def connect(address: str):
     try:
         import ray
     except ImportError:
-        raise UserError("--ray needs Ray: pip install 'ray[client]' (the extra `ray` of this project)") from None
+        raise UserError(
+            "--ray needs Ray: pip install 'ray[client]' (the extra `ray` of this project)"
+        ) from None
     silent = f"no Ray cluster answers at {address}"
     if address != "auto":
         url = urlsplit(address if "//" in address else f"//{address}")

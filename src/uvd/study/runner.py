@@ -309,14 +309,15 @@ def status(out: Path) -> None:
 
 
 def dry_run(trials: Mapping[str, Rows], at_once: int = 0) -> None:
-    """Prints the trials and the time that they need, from timing one trial of each algorithm."""
+    """Prints the trials and the time that they need, from timing one trial of each size."""
     at_once = at_once or AT_ONCE
-    speeds: dict[str, tuple[float, float]] = {}
+    speeds: dict[tuple[Any, ...], tuple[float, float]] = {}
     seconds = {}
     for name, rows in trials.items():
-        if rows["algorithm"] not in speeds:
-            speeds[rows["algorithm"]] = _timing(rows)
-        start, pace = speeds[rows["algorithm"]]
+        size_of = _sizes(rows)
+        if size_of not in speeds:
+            speeds[size_of] = _timing(rows)
+        start, pace = speeds[size_of]
         seconds[name] = start + pace * work(rows)
         run = rows["run"]
         size = f"{run['seeds']} seeds x {run['steps']:,} steps"
@@ -326,6 +327,12 @@ def dry_run(trials: Mapping[str, Rows], at_once: int = 0) -> None:
         f"{len(trials)} trials, {at_once} at a time: about {total / 60:,.0f} min. All seeds of a "
         "trial are one program (vmapped), a trial is a process"
     )
+
+
+def _sizes(rows: Rows) -> tuple[Any, ...]:
+    """What a unit of work depends on: not on rates and discounts, which are real numbers."""
+    sizes = {k: v for k, v in rows["settings"].items() if not isinstance(v, float)}
+    return rows["algorithm"], rows["run"]["seeds"], json.dumps(sizes, sort_keys=True)
 
 
 def _timing(rows: Rows) -> tuple[float, float]:
