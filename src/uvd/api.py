@@ -1,5 +1,6 @@
 """The library's front door: train, load, act, evaluate."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,8 @@ def start(
 ) -> Trained:
     """Trains a new run of complete settings (`configure`) in the folder `out`."""
     plan = make_plan(config, inputs)
+    for notice in plan.notices if not quiet else ():
+        print(f"uvd: {config.demos.demos}: {notice}", file=sys.stderr)
     try:
         run = Run.create(out, to_file(plan.config), overwrite)
     except BaseException:

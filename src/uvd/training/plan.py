@@ -17,6 +17,7 @@ from uvd.collect.workers import Workers
 from uvd.core.config import flatten, require
 from uvd.core.episode import DemoSteps, Episode
 from uvd.core.errors import UserError
+from uvd.demos.check import notices
 from uvd.demos.select import DemoSettings, demo_pairs
 from uvd.settings import RunConfig, RunSettings, build, presets, suited
 from uvd.tasks.env import EnvTask
@@ -25,7 +26,7 @@ from uvd.tasks.task import Task
 from uvd.training.learner import Program, Schedule
 from uvd.training.on_device import make_device_program, probe_task
 from uvd.training.on_workers import make_env_program, probe_env
-from uvd.training.spec import make_spec
+from uvd.training.spec import happened, make_spec
 
 UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the call
 
@@ -48,6 +49,7 @@ class Plan:
     collect: CollectConfig
     schedule: Schedule
     program: Program
+    notices: tuple[str, ...] = ()  # what is unusual about the demonstrations
 
     @property
     def run(self) -> RunSettings:
@@ -193,9 +195,12 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
     task, demos = inputs
     collect, run = algorithm.collect(config.settings), config.run
     schedule = make_schedule(config, task)
+    unusual: list[str] = []
 
     def bind(probe: Episode) -> tuple[Spec, Agent]:
         """The task as these roll-outs show it, and the algorithm for it."""
+        if demos is not None:
+            unusual.extend(notices(demos, probe.obs[happened(probe)]))
         # A policy is scored by at least an episode's steps.
         spec = make_spec(task, probe, demos, max(schedule.steps, task.horizon))
         with naming(config.demos.demos):
@@ -214,4 +219,4 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
         except BaseException:
             workers.close()
             raise
-    return Plan(config, task, spec, agent, collect, schedule, program)
+    return Plan(config, task, spec, agent, collect, schedule, program, tuple(unusual))

@@ -21,8 +21,7 @@ def make_spec(
     With demonstrations, observations are scaled by the range of both. A goal dimension that does
     not vary in the goals that are asked for (an object's height on a table) is left out.
     """
-    happened = np.arange(probe.obs.shape[1]) <= np.asarray(probe.length)[:, None]
-    achieved, obs = probe.achieved[happened], probe.obs[happened]
+    achieved, obs = probe.achieved[happened(probe)], probe.obs[happened(probe)]
     norm = fit_norm(obs, achieved, probe.goal)
     if demos is not None:
         obs = np.concatenate([obs, demos.obs])
@@ -51,6 +50,11 @@ def make_spec(
         privileged_dim=task.privileged_dim,
         cycle_steps=cycle_steps,
     )
+
+
+def happened(probe: Episode) -> np.ndarray:
+    """Which rows of stacked, padded roll-outs are there, `[episode, row]`."""
+    return np.arange(probe.obs.shape[1]) <= np.asarray(probe.length)[:, None]
 
 
 def never(achieved: jax.Array, goal: jax.Array) -> jax.Array:

@@ -1,0 +1,47 @@
+"""What is unusual about demonstrations beside random play, said before training starts."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from uvd.core.episode import DemoSteps
+from uvd.core.normalize import varying_columns
+
+NAMED = 8  # columns that a notice names at the most
+
+
+def notices(demos: DemoSteps, played: np.ndarray) -> list[str]:
+    """A line for each thing that is unusual, with what follows from it.
+
+    `played` are rows of observations of random play.
+    """
+    count = len(demos.obs)
+    if all((x == x[0]).all() for x in demos if x is not None):
+        what = f"the {count} demonstrated steps are all the same" if count > 1 else "a single step"
+        return [
+            f"{what}: an agent can learn to come there, but not what the expert does before and "
+            "after; choose more steps (--every, --trajectories)"
+        ]
+    lines = []
+    low, high = demos.obs.min(0), demos.obs.max(0)
+    outside = np.flatnonzero((low > played.max(0)) | (high < played.min(0)))
+    if len(outside):
+        lines.append(
+            f"random play comes nowhere near the demonstrations in {_columns(outside)}: are they "
+            "of this task, and in its units?"
+        )
+    fixed = [i for i in varying_columns(played) if low[i] == high[i]]
+    if fixed:
+        lines.append(
+            f"the demonstrations do not vary in {_columns(fixed)}, where random play does: the "
+            "agent learns to keep these values"
+        )
+    return lines
+
+
+def _columns(which: Iterable[int]) -> str:
+    """Some columns by their numbers."""
+    numbers = [int(i) for i in which]
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    word = "column" if len(numbers) == 1 else "columns"
+    return f"{word} {', '.join(map(str, numbers[:NAMED]))}{more} of the observation"
