@@ -10,7 +10,6 @@ believed, of what is true, and of their difference, in points, with its standard
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import jax
@@ -18,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import uvd
+from rows import report
 from uvd.agents.actor_critic import ActorCritic
 from uvd.agents.goal_density import GoalDensity
 from uvd.agents.heads import make_head
@@ -120,13 +120,7 @@ def main() -> None:
         for seed in trained.seeds:
             row = {"run": path.name, "seed": seed}
             row |= measure(trained, seed, args.states, args.plays)
-            text = json.dumps(
-                {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}
-            )
-            print(text, flush=True)
-            if args.out:
-                with args.out.open("a", encoding="utf-8") as file:
-                    file.write(text + "\n")
+            report(row, args.out)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ run on the machine. Rows go to `--out` as JSON, one a line.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 
+from rows import report
 from uvd.experiments.statistics import interval
 from uvd.runs import Run
 
@@ -129,13 +129,7 @@ def main() -> None:
                 "arm": arm, "runs": len(found), "steps": args.steps, "seconds": seconds[arm],
                 "success": middle, "low": low, "high": high,
             }  # fmt: skip
-            text = json.dumps(
-                {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}
-            )
-            print(text, flush=True)
-            if args.out:
-                with args.out.open("a", encoding="utf-8") as file:
-                    file.write(text + "\n")
+            report(row, args.out)
         for a, b in (("study", "hand"), ("hand", "seeds"), ("ray", "study")):
             if a in seconds and b in seconds:
                 print(f"{a} / {b}: {seconds[a] / seconds[b]:.3f}")
