@@ -47,7 +47,7 @@ def make_runs(folder: Path, runs: int) -> None:
         task, algorithm, noise = methods[i % len(methods)]
         first = SEEDS * (i // len(methods))
         given = {"seeds": SEEDS, "first_seed": first, "steps": STEPS, "noise": noise}
-        run = Run.create(folder / f"run{i}", to_file(build(algorithm, task, None, given)))
+        run = Run.create(folder / f"run{i}", to_file(build(algorithm, task, given=given)))
         success = rng.random() * np.sort(rng.random((REPORTS, SEEDS)), 0)
         rows = [
             f'{{"step": {1000 * (j + 1)}, "seconds": {2.0 * j}, "eval/success_final": {scores}, '

@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "td3": {},
     "uvd": {
         "td_goals": "density", "actor_goals": "future", "combine": "sum",
-        "horizon": 1, "smoothing": 0.1,
+        "lookahead": 1, "smoothing": 0.1,
     },
 }  # fmt: skip
 

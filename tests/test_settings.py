@@ -48,7 +48,7 @@ def test_presets_of_the_paper_are_those_of_its_experiments(algorithm):
 
 def test_paper_preset_is_table_1():
     table = {
-        "gamma": 0.98, "batch": 512, "capacity": 1_500_000, "short": 50_000, "horizon": 4,
+        "gamma": 0.98, "batch": 512, "capacity": 1_500_000, "short": 50_000, "lookahead": 4,
         "hidden": (400, 400), "noise": 0.1, "target_noise": 0.0, "actor_lr": 8e-4,
         "critic_lr": 8e-4, "critic_head": "linear", "flow_hidden": (300, 300), "bijectors": 6,
         "flow_lr": 2e-4, "updates_per_step": 1.0, "combine": "max-paper", "td_goals": "intended",
@@ -83,7 +83,7 @@ def test_authors_presets_are_their_released_code():
 def test_vdi_presets_are_table_2():
     table = {
         "updates_per_step": 0.1, "gamma": 0.995, "batch": 256, "capacity": 1_500_000,
-        "short": 500_000, "horizon": 4, "actor_hidden": (400, 300), "hidden": (400, 400),
+        "short": 500_000, "lookahead": 4, "actor_hidden": (400, 300), "hidden": (400, 400),
         "target_noise": 0.0, "actor_lr": 3e-4, "bijectors": 5, "flow_hidden": (400, 400),
         "smoothing": 0.1, "random": 0.0,
     }  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_new_algorithm_needs_nothing_but_its_registration(monkeypatch):
         ("uvd", {"batch": 2.5}, "'batch' takes a whole number, not '2.5'"),
         ("uvd", {"gamma": "x"}, "'gamma' takes a number, not 'x'"),
         ("uvd", {"gamma": 1.0}, "gamma = 1.0 must lie between 0 and 1"),
-        ("uvd", {"combine": "sum", "horizon": 4}, "horizon = 4: take horizon = 1, or a max"),
+        ("uvd", {"combine": "sum", "lookahead": 4}, "lookahead = 4: take lookahead = 1, or a max"),
         ("uvd", {"futures": 1.0}, "futures = 1.0 must be below 1"),
         ("uvd", {"short": 600_000}, "short = 600000 is larger than the replay buffer"),
         (
@@ -215,7 +215,7 @@ def test_bad_values_are_refused_by_name_in_one_line(algorithm, flat, says):
 
 @pytest.mark.parametrize("combine", ["max", "max-next", "max-paper"])
 def test_a_maximum_may_look_further_ahead(combine):
-    assert settings_of("uvd", combine=combine, horizon=4)["horizon"] == 4
+    assert settings_of("uvd", combine=combine, lookahead=4)["lookahead"] == 4
 
 
 def test_run_settings_of_old_names_are_unknown():

@@ -39,7 +39,10 @@ _POLICY = Policy(
 
 def policy(observation, goal=None):
     """The task's action for one observation or a batch of them."""
-    obs = np.asarray(observation, np.float32)[..., :{obs_dim}]
+    obs = np.asarray(observation, np.float32)
+    if obs.shape[-1] not in ({whole}, {obs_dim}):
+        raise ValueError(f"an observation of {task} is {whole} numbers, not {{obs.shape[-1]}}")
+    obs = obs[..., :{obs_dim}]  # numbers that only critics read may follow
     goal = np.zeros((*obs.shape[:-1], 0)) if goal is None else goal
     low, high = _ARRAYS["low"], _ARRAYS["high"]
     action = act(_POLICY, obs, np.asarray(goal, np.float32))
@@ -123,6 +126,7 @@ class Actor:
             task=task.id,
             module=path.stem,
             example=", goal" if task.goal_dim else "",
+            whole=task.obs_dim,
             obs_dim=task.policy_obs_dim,
             layers=len(net.weights),
             data=base64.b64encode(file.getvalue()).decode(),

@@ -112,9 +112,9 @@ def test_noise_moves_goals_in_normalised_units():
     assert abs(found - log_f(GOAL, SHORT_TERM, 0.0)).max() > 0.1
 
 
-@pytest.mark.parametrize(("horizon", "reads"), [(1, False), (4, True)])
-def test_the_pursued_goal_matters_from_the_second_step_on(horizon, reads):
-    density = make(horizon=horizon)
+@pytest.mark.parametrize(("lookahead", "reads"), [(1, False), (4, True)])
+def test_the_pursued_goal_matters_from_the_second_step_on(lookahead, reads):
+    density = make(lookahead=lookahead)
     flow = random_flow(density)
 
     @compiled
@@ -277,7 +277,7 @@ def test_the_density_learns_from_the_right_futures(offsets, long_spans, after_sp
     """Short term: offsets 1..T from the newest transitions. Long term: all that is left, if goals
     are drawn from it; for balanced goals half of these are seen from s', unless the goal was
     achieved there."""
-    config = replace(CONFIG, horizon=3, offsets=offsets, short=40, smoothing=0.02)
+    config = replace(CONFIG, lookahead=3, offsets=offsets, short=40, smoothing=0.02)
     samples = fit_samples(config, long_spans, after_spans)
     obs, action, achieved, intended, goal, code, noise = samples
     np.testing.assert_allclose(obs, achieved[:, None].repeat(3, 1), rtol=1e-5)

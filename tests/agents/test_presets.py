@@ -108,7 +108,7 @@ TABLE_1 = {
 TABLE_1_BASELINES = {"actor_lr": 2e-4, "critic_lr": 2e-4, "critic_head": "tanh"}
 TABLE_1_UVD = {
     "short": 50_000,
-    "horizon": 4,  # sequence truncation
+    "lookahead": 4,  # sequence truncation
     "actor_lr": 8e-4,
     "critic_lr": 8e-4,
     "critic_head": "linear",
@@ -123,7 +123,7 @@ TABLE_2 = {
     "batch": 256,
     "capacity": 1_500_000,
     "short": 500_000,
-    "horizon": 4,
+    "lookahead": 4,
     "optimiser": "adam",
     "actor_hidden": (400, 300),
     "noise": 0.3,

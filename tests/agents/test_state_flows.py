@@ -101,7 +101,7 @@ def test_densities_learn_from_the_newest_and_from_their_own_episodes():
     n = 8000
     norm = unit_norm(3, 0)._replace(obs_clip=np.float32(1e9))
     spec = replace(SPEC, norm=norm)
-    config = replace(CONFIG, horizon=3, short=20, smoothing=0.2)
+    config = replace(CONFIG, lookahead=3, short=20, smoothing=0.2)
     flows = LinearFlows(config, spec, "adam", 0)
     flows.optimiser = optax.sgd(n)  # the loss is the sum of two means
     params, ring = FlowParams(jnp.zeros((2, n, 2 + 3 + 2))), counting_ring()
@@ -169,7 +169,7 @@ def test_flows_of_a_linear_system():
     after = s @ a_matrix.T + action @ b_matrix.T + noise * rng.normal(size=(n, 2))
     ring = make_ring(np.stack([s, after], 1), action[:, None])
     spec = Spec(2, 1, 0, lambda a, g: False, unit_norm(2, 0), (), varying_obs=(0, 1))
-    flows = make(spec, flow_hidden=(32,), flow_lr=5e-3, smoothing=0.8, horizon=1, short=n)
+    flows = make(spec, flow_hidden=(32,), flow_lr=5e-3, smoothing=0.8, lookahead=1, short=n)
 
     @compiled
     def fit(params):

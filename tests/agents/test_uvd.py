@@ -286,7 +286,10 @@ def test_values_of_a_known_chain(combine):
     ("settings", "message"),
     [
         ({"collect": CollectConfig(capacity=100)}, "short = 50000 is larger than the replay"),
-        ({"density": replace(DENSITY, horizon=4)}, r"horizon = 4: take horizon = 1, or a max$"),
+        (
+            {"density": replace(DENSITY, lookahead=4)},
+            r"lookahead = 4: take lookahead = 1, or a max$",
+        ),
         ({"combine": "reward"}, "unknown combine 'reward'"),
     ],
 )
@@ -296,4 +299,4 @@ def test_settings_that_do_not_fit_together_are_refused(settings, message):
 
 
 def test_a_max_may_look_further():
-    assert UVDConfig(density=replace(DENSITY, horizon=4), combine="max").density.horizon == 4
+    assert UVDConfig(density=replace(DENSITY, lookahead=4), combine="max").density.lookahead == 4

@@ -9,6 +9,8 @@ import time
 import pytest
 
 from uvd import cli
+from uvd.runs.files import write_folder
+from uvd.study import cluster as cluster_module
 from uvd.study import runner
 from wholeruns import assert_same_run
 
@@ -63,6 +65,25 @@ def test_trials_on_a_cluster_have_the_same_bits(cluster, tmp_path, capsys):
     assert_same_run(here / "PointReach-v0-her-gamma0.9", there / "PointReach-v0-her-gamma0.9")
     assert cli.main(["sweep", "--resume", str(there), "--ray", cluster.address]) == 0
     assert "0 of 1 trials to train" in capsys.readouterr().out
+
+
+def test_a_copy_that_goes_to_and_fro_has_the_same_bits(tmp_path, monkeypatch):
+    """As on nodes that do not see the study's folder: each piece ends at its first report."""
+    text = STUDY.format(steps=900, gammas=[0.9]).replace("PointReach-v0", "PointLoop-v0")
+    text = text.replace("her = {}", "kdi = { demos = 'pointloop-expert', every = 5 }")
+    (study := tmp_path / "small.toml").write_text(text)
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert cli.main(["sweep", str(study), "--out", str(here), "--jobs", "1"]) == 0
+    runner.plan(there, plan := runner.read_plan(here))
+    ((name, rows),) = plan.items()
+    pieces = 0
+    while not runner.state_of(there / name, rows).finished:
+        files = cluster_module.copy_of(there / name, rows)
+        assert "demos.safetensors" in files  # the node need not have the demonstrations' file
+        write_folder(there / name, cluster_module.train_copy(files, 0.0))
+        pieces += 1
+    assert pieces == 3
+    assert_same_run(here / name, there / name)
 
 
 def test_an_address_that_does_not_answer_is_refused_in_one_line(tmp_path, capsys):
@@ -130,3 +151,28 @@ def test_a_worker_a_node_and_the_driver_are_killed(cluster, tmp_path):
     subprocess.run([*command, "--resume", str(there)], check=True)
     for name in runner.read_plan(here):
         assert_same_run(here / name, there / name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file system of a node's own takes root")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+def test_a_node_that_does_not_see_the_study_trains_copies(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(cluster_module, "PIECE", 1.0)
+    study, here = write(tmp_path, 9000, [0.9, 0.95]), tmp_path / "here"
+    assert cli.main(["sweep", str(study), "--out", str(here), "--jobs", "2"]) == 0
+    (hidden := tmp_path / "hidden").mkdir()
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    ray_command = f"{os.path.dirname(sys.executable)}/ray start --address {made.address}"
+    own = f"mount -t tmpfs none {hidden} && exec {ray_command} --num-cpus 1 --block"
+    node = subprocess.Popen(["unshare", "--mount", "sh", "-c", own], stdout=subprocess.DEVNULL)
+    try:
+        there = hidden / "there"
+        assert cli.main(["sweep", str(study), "--out", str(there), "--ray", made.address]) == 0
+        assert "step " in capsys.readouterr().out  # it took several pieces
+        for name in runner.read_plan(here):
+            assert_same_run(here / name, there / name)
+    finally:
+        node.terminate()
+        node.wait()
+        ray.shutdown()
+        made.shutdown()

@@ -166,3 +166,26 @@ def test_a_dry_run_times_each_size_once(tmp_path, capsys, monkeypatch):
     assert timed == [16, 64]
     assert minutes[:2] == minutes[2:]
     assert minutes[1] - 1 == pytest.approx(4 * (minutes[0] - 1), abs=0.3)
+
+
+@pytest.mark.slow
+def test_a_study_that_is_killed_ten_times_has_every_trial_once(tmp_path):
+    path, rng = tmp_path / "small.toml", np.random.default_rng()
+    longer = STUDY.replace("steps = 3000", "steps = 15_000")
+    path.write_text(longer.replace("[0.9, 0.95]", "[0.8, 0.85, 0.9, 0.95]"))
+    here, there = tmp_path / "here", tmp_path / "there"
+    command = [sys.executable, "-m", "uvd.cli", "sweep"]
+    subprocess.run([*command, str(path), "--out", str(here)], check=True)
+    for kill in range(10):
+        more = [str(path), "--out", str(there)] if kill == 0 else ["--resume", str(there)]
+        driver = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True)
+        for _ in range(rng.integers(1, 12)):  # reports of 200
+            driver.stdout.readline()
+        driver.kill()
+        driver.communicate()
+        assert driver.returncode == -9
+    subprocess.run([*command, "--resume", str(there)], check=True)
+    names = {run.parent.name for run in there.glob("*/config.toml")}
+    assert names == set(runner.read_plan(here)) == set(runner.read_plan(there))
+    for name in names:
+        assert_same_run(here / name, there / name)

@@ -63,7 +63,12 @@ def test_calls_are_single_cycles_with_workers_and_for_on_policy_algorithms(demos
     ("algorithm", "task", "given", "says"),
     [
         ("td3", REACH, {"capacity": 100}, "capacity = 100 holds no 4 episodes of 50 steps"),
-        ("uvd", REACH, {"horizon": 51, "combine": "max"}, "horizon = 51 is longer than the task's"),
+        (
+            "uvd",
+            REACH,
+            {"lookahead": 51, "combine": "max"},
+            "lookahead = 51 is longer than the task's",
+        ),
         (
             "td3",
             REACH,

@@ -32,7 +32,7 @@ from uvd.core.replay import Ring
 class DensityConfig:
     """What the density models, how finely, and how it learns."""
 
-    horizon: Count = 1
+    lookahead: Count = 1
     """T: how many steps ahead the density in the target looks (paper: 4)."""
     offsets: Literal["geometric", "uniform"] = "geometric"
     """How the density's targets are spread over 1..T."""
@@ -83,7 +83,7 @@ class GoalDensity:
     def _inputs(self, norm: Norm, context: Context, time_code: jax.Array | float) -> jax.Array:
         code = jnp.broadcast_to(time_code, (*context.action.shape[:-1], 1))
         seen = features(norm, context.obs, context.intended)
-        if self.config.horizon == 1:  # one step ahead, the goal that is pursued does not matter
+        if self.config.lookahead == 1:  # one step ahead, the goal that is pursued does not matter
             seen = seen.at[..., self.obs_dim :].multiply(code != SHORT_TERM)
         return jnp.concatenate([seen, context.action, code], -1)
 
@@ -114,7 +114,7 @@ class GoalDensity:
         batch = replay.fetch(ring, replay.sample(ring, key_rows, n, self.config.short))
 
         def short_offset(left: jax.Array) -> jax.Array:
-            limit = jnp.minimum(left, self.config.horizon)
+            limit = jnp.minimum(left, self.config.lookahead)
             if self.config.offsets == "geometric":
                 return replay.geometric_offset(key_short, limit, self.gamma)
             return replay.uniform_offset(key_short, limit)

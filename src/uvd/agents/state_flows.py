@@ -29,7 +29,7 @@ from uvd.core.replay import Ring
 class StateFlowConfig:
     """What the densities model, how finely, and how they learn."""
 
-    horizon: Count = 4
+    lookahead: Count = 4
     """T: how many steps ahead F looks; TD carries its value further."""
     smoothing: NotNegative = 0.1
     """Spatial smoothing: Gaussian noise on the densities' samples, in normalised units."""
@@ -114,7 +114,7 @@ class StateFlows:
         """One step of maximum likelihood of both on n recent transitions (Alg. 2, 4-8)."""
         key_rows, key_offset, key_noise = jax.random.split(key, 3)
         batch = replay.fetch(ring, replay.sample(ring, key_rows, n, self.config.short))
-        limit = jnp.minimum(ring.steps_left[batch.row], self.config.horizon)
+        limit = jnp.minimum(ring.steps_left[batch.row], self.config.lookahead)
         offset = replay.geometric_offset(key_offset, limit, gamma**self.dim)
         target = ring.obs[replay.later(ring, batch.row, offset)]
         noise = jax.random.normal(key_noise, (2, n, self.dim)) * self.config.smoothing

@@ -59,9 +59,9 @@ class UVDConfig:
             f"(capacity = {self.collect.capacity})",
         )
         require(
-            self.combine != "sum" or density.horizon == 1,
-            f"combine = sum adds the density of one step, not of horizon = {density.horizon}: take "
-            "horizon = 1, or a max",
+            self.combine != "sum" or density.lookahead == 1,
+            f"combine = sum adds the density of one step, not of lookahead = {density.lookahead}: take "
+            "lookahead = 1, or a max",
         )
 
 
@@ -166,7 +166,7 @@ PAPER = {
     "batch": 512, "hidden": (400, 400), "actor_lr": 8e-4, "critic_lr": 8e-4, "tau": 0.01,
     "action_penalty": 0.0, "critic_head": "linear", "critic_start": 0.0, "goal_input": "absolute",
     "noise": 0.1, "random": 0.0, "hold": 1, "capacity": 1_500_000, "updates_per_step": 1.0,
-    "combine": "max-paper", "td_goals": "intended", "actor_goals": "intended", "horizon": 4,
+    "combine": "max-paper", "td_goals": "intended", "actor_goals": "intended", "lookahead": 4,
     "smoothing": 0.0, "bijectors": 6, "flow_hidden": (300, 300), "flow_lr": 2e-4,
 }  # fmt: skip
 # The authors' released code, as far as it is known (docs/uvd.md); scale and couplings follow.
@@ -175,7 +175,7 @@ AUTHORS = {
     "action_penalty": 0.0, "critic_head": "linear", "critic_start": 0.0, "goal_input": "absolute",
     "noise": 0.1, "random": 0.0, "hold": 1, "capacity": 1_500_000, "updates_per_step": 1.0,
     "optimiser": "rmsprop", "actor_start": 10_000, "combine": "max-next", "td_goals": "intended",
-    "actor_goals": "intended", "horizon": 4, "offsets": "uniform", "smoothing": 0.0,
+    "actor_goals": "intended", "lookahead": 4, "offsets": "uniform", "smoothing": 0.0,
     "flow_hidden": (300, 300), "flow_lr": 2e-4, "l2": 1e-5,
 }  # fmt: skip
 PUSH = {"density_scale": 0.02, "bijectors": 6}

@@ -12,9 +12,8 @@ them blind to s', so its N_g belongs to the true dynamics, and lets hindsight tr
 of the next achieved goal, F(g | s, a), which enters the target as (1 − γ)·F + γ·Q'.
 
 What it shows is bias, not speed: plain TD is unbiased too, and on a grid this small random steps
-find the goal. HER's usual strategies (future, k = 4) overestimate the start by a few per cent, and
-by less the more random the actions are, because then the future says less about s'. ε = 0.5 is
-mild to them: they lose 0 to 2 points of success; at ε ≤ 0.3 and slip 0.3 they lose 13 to 22.
+find the goal. HER's usual strategies (future, k = 4) overestimate the start by a few per cent: the
+more random the actions are, the less the future says about s'. Here half of them are (ε = 0.5).
 """
 
 from collections.abc import Callable, Sequence

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from uvd.core.errors import refused
 
 Arrays = dict[str, np.ndarray]
+Files = dict[str, bytes]  # by their paths in a folder
 
 
 def append_to_file(path: Path, piece: bytes) -> None:
@@ -87,3 +88,20 @@ def read_arrays(path: Path) -> tuple[Arrays, Any]:
 
 def _digest(arrays: Arrays, text: str) -> str:
     return hashlib.sha256(arrays_to_bytes(arrays, {"meta": text})).hexdigest()
+
+
+def read_folder(path: Path) -> Files:
+    """All files of a run's folder but hidden ones."""
+    found = (file for file in path.rglob("*") if file.is_file() and file.name[0] != ".")
+    return {str(file.relative_to(path)): file.read_bytes() for file in found}
+
+
+def write_folder(path: Path, files: Files) -> None:
+    """Makes a run's folder as `read_folder` found another; after a kill it is good to resume.
+
+    Checkpoints come last, because one needs the episodes up to its place in their log.
+    """
+    for name in sorted(files, key=lambda name: name.startswith("checkpoints/")):
+        replace_file(path / name, files[name])
+    for name in read_folder(path).keys() - files.keys():
+        (path / name).unlink()

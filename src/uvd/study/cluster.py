@@ -1,37 +1,67 @@
 """Trials on a Ray cluster: each is a task that finds its own run folder and newest checkpoint.
 
-Ray starts a task again that was lost with its worker or its node, or that failed. The study's
-folder must lie where all nodes see it. A task holds the lock of its trial's folder, so one that
-was thought lost and its successor do not write at the same time.
+Ray starts a task again that was lost with its worker or its node, or that failed. Where a node sees
+the study's folder, a task trains in it. It holds the lock of its trial's folder, so one that was
+thought lost and its successor do not write at the same time. Where a node does not see it, a task
+gets a copy of the trial's folder, trains for some minutes and returns the copy, which the driver
+writes back before it sends the next task.
 """
 
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 from uvd import api
-from uvd.core.config import require
 from uvd.core.errors import UserError, one_line, refused
+from uvd.runs import Run
+from uvd.runs.files import Files, read_folder, write_folder
+from uvd.settings import from_file
 from uvd.study import runner
 from uvd.study.runner import Progress, Rows
+from uvd.training.plan import read_inputs
 
 PORTS = {"ray": 10001, "": 6379}
 PATIENCE = 10.0  # seconds for an address to answer
 POLL = 2.0  # seconds between two looks at the trials
+PIECE = 300.0  # seconds after which a copy goes back to the driver, at the next report
 
 
-def train_trial(out: Path, name: str, rows: Rows) -> None:
-    """A task: trains a trial to its end, from where it stands."""
+def train_in_place(out: Path, name: str, rows: Rows, study: bytes) -> bool:
+    """A task: trains a trial to its end, from where it stands. False: this node does not see it."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # trials may share a GPU
-    where = f"the node {socket.gethostname()} does not see {out}"
-    require((out / "study.json").exists(), f"{where}: a study must lie where all nodes see it")
+    path = out / "study.json"
+    if not path.exists() or path.read_bytes() != study:
+        return False
     runner.prepare(out / name, rows)
     with runner.locked(out / name):
         if not runner.state_of(out / name, rows).finished:
             api.resume(out / name, quiet=True)
+    return True
+
+
+def train_copy(files: Files, seconds: float) -> Files:
+    """A task: goes on with a copy of a trial's folder for some time, and returns it."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    begun = time.monotonic()
+    with TemporaryDirectory(prefix="uvd-") as folder:
+        path = Path(folder) / "trial"
+        write_folder(path, files)
+        api.resume(path, quiet=True, callback=lambda row: time.monotonic() - begun < seconds)
+        return read_folder(path)
+
+
+def copy_of(path: Path, rows: Rows) -> Files:
+    """A trial's folder with all that it needs elsewhere, its demonstrations included."""
+    runner.prepare(path, rows)
+    run = Run.open(path)
+    if run.read_demos() is None and (demos := read_inputs(from_file(rows))[0].demos) is not None:
+        run.write_demos({name: x for name, x in demos._asdict().items() if x is not None})
+    return read_folder(path)
 
 
 def connect(address: str):
@@ -58,15 +88,18 @@ def train(out: Path, names: Sequence[str], address: str, gpus: float = 0.0) -> N
     """Trains what is not finished of the study's trials (or the named ones) on a cluster."""
     out = out.resolve()
     trials, failed, stopped = runner.chosen(out, names), [], False
-    ray = connect(address)
-    task = ray.remote(train_trial).options(
-        num_cpus=1, num_gpus=gpus, max_retries=runner.ATTEMPTS - 1, retry_exceptions=True
+    ray, study = connect(address), (out / "study.json").read_bytes()
+    here, elsewhere = (
+        ray.remote(task).options(
+            num_cpus=1, num_gpus=gpus, max_retries=runner.ATTEMPTS - 1, retry_exceptions=True
+        )
+        for task in (train_in_place, train_copy)
     )
     try:
         with runner.locked(out):
             progress = Progress(out, trials)
             progress.begin(f"on the Ray cluster at {address}")
-            running = {task.remote(out, name, trials[name]): name for name in progress.left}
+            running = {here.remote(out, name, trials[name], study): name for name in progress.left}
             said = dict.fromkeys(trials, "waiting")
             while running:
                 done, _ = ray.wait(list(running), timeout=POLL)
@@ -77,7 +110,12 @@ def train(out: Path, names: Sequence[str], address: str, gpus: float = 0.0) -> N
                 for ref in done:
                     name = running.pop(ref)
                     try:
-                        ray.get(ref)
+                        result = ray.get(ref)
+                        if isinstance(result, dict):
+                            write_folder(out / name, result)
+                        if not progress.state(name).finished:
+                            files = copy_of(out / name, trials[name])
+                            running[elsewhere.remote(files, PIECE)] = name
                     except Exception as error:  # of whatever kind: the other trials go on
                         failed.append(name)
                         progress.fail(name, one_line(getattr(error, "cause", None) or error))

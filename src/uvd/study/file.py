@@ -109,7 +109,7 @@ class Study:
         extra: bool = False,
         **given: Any,
     ) -> list[Trial]:
-        """All trials, or those of the named tasks and methods; `given` settings win over all."""
+        """All trials, or those of the named tasks and methods; `given` settings override tables."""
         chosen = [_choose(self.tasks, tasks, "task", extra)]
         chosen += [_choose(self.methods, methods, "method", extra)]
         found = []

@@ -159,10 +159,10 @@ def make_schedule(config: RunConfig, task: Task | EnvTask) -> Schedule:
         f"capacity = {collect.capacity} holds no {max(steps // horizon, 1)} episodes of {horizon} "
         "steps",
     )
-    ahead = flatten(config.settings).get("horizon", 0)
+    ahead = flatten(config.settings).get("lookahead", 0)
     require(
         ahead <= horizon,
-        f"horizon = {ahead} is longer than the task's episodes of {horizon} steps",
+        f"lookahead = {ahead} is longer than the task's episodes of {horizon} steps",
     )
     updates = 1.0
     if not algorithm.on_policy:
