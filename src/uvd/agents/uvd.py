@@ -60,8 +60,8 @@ class UVDConfig:
         )
         require(
             self.combine != "sum" or density.lookahead == 1,
-            f"combine = sum adds the density of one step, not of lookahead = {density.lookahead}: take "
-            "lookahead = 1, or a max",
+            "combine = sum adds the density of one step, not of "
+            f"lookahead = {density.lookahead}: take lookahead = 1, or a max",
         )
 
 
