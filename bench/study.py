@@ -1,8 +1,8 @@
 """What a study costs beside the same runs by hand: ratios measured in one run.
 
-    python bench/study.py [--steps 12000] [--arms hand study seeds ray]
+    python bench/study.py [--steps 12000] [--rounds 2] [--arms hand study seeds ray]
 
-32 runs of HER on PointPush: 8 discounts, 4 seeds of each, two at a time, a CPU core each.
+32 runs of HER on PointReach: 8 discounts, 4 seeds of each, two at a time, a CPU core each.
 
     hand     32 commands `uvd train`, a seed each
     study    the same 32 runs as trials of `uvd sweep`
@@ -10,7 +10,8 @@
     ray      the 32 trials of `study` on a Ray cluster on this machine; its start is timed apart
 
 Compiled programs are cached for all, and one short run before fills the cache. Nothing else should
-run on the machine. Rows go to `--out` as JSON, one a line.
+run on the machine; its speed may still drift, so every second round has the arms in reverse order,
+and a ratio is one of sums. Rows go to `--out` as JSON, one a line.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,7 +29,7 @@ from rows import report
 from uvd.experiments.statistics import interval
 from uvd.runs import Run
 
-GAMMAS, SEEDS, TASK = (0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985), 4, "PointPush-v0"
+GAMMAS, SEEDS, TASK = (0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.985), 4, "PointReach-v0"
 UVD = [sys.executable, "-m", "uvd.cli"]
 STUDY = """\
 [settings]
@@ -89,6 +91,7 @@ def main() -> None:
     """Prints a row an arm."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--arms", nargs="+", default=["hand", "study", "seeds", "ray"])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -111,25 +114,28 @@ def main() -> None:
             "seeds": lambda out: sweep(out, whole),
             "ray": lambda out: sweep(out, apart, "--ray", "auto"),
         }
-        seconds: dict[str, float] = {}
-        for arm in args.arms:
-            begun = time.monotonic()
-            if arm == "ray":
-                ray = str(Path(sys.executable).parent / "ray")
-                quiet([ray, "start", "--head", "--num-cpus", "2", "--disable-usage-stats"])
-                seconds["start of Ray"] = time.monotonic() - begun
+        seconds: dict[str, float] = defaultdict(float)
+        for turn in range(args.rounds):
+            for arm in args.arms[:: -1 if turn % 2 else 1]:
                 begun = time.monotonic()
-            arms[arm](folder / arm)
-            seconds[arm] = time.monotonic() - begun
-            if arm == "ray":
-                quiet([ray, "stop", "--force"])
-            found = scores(folder / arm)
-            middle, low, high = interval(found)
-            row = {
-                "arm": arm, "runs": len(found), "steps": args.steps, "seconds": seconds[arm],
-                "success": middle, "low": low, "high": high,
-            }  # fmt: skip
-            report(row, args.out)
+                if arm == "ray":
+                    ray = str(Path(sys.executable).parent / "ray")
+                    quiet([ray, "start", "--head", "--num-cpus", "2", "--disable-usage-stats"])
+                    seconds["start of Ray"] += (time.monotonic() - begun) / args.rounds
+                    begun = time.monotonic()
+                out = folder / f"{arm}{turn}"
+                arms[arm](out)
+                spent = time.monotonic() - begun
+                seconds[arm] += spent
+                if arm == "ray":
+                    quiet([ray, "stop", "--force"])
+                found = scores(out)
+                middle, low, high = interval(found)
+                row = {
+                    "arm": arm, "round": turn, "runs": len(found), "steps": args.steps,
+                    "seconds": spent, "success": middle, "low": low, "high": high,
+                }  # fmt: skip
+                report(row, args.out)
         for a, b in (("study", "hand"), ("hand", "seeds"), ("ray", "study")):
             if a in seconds and b in seconds:
                 print(f"{a} / {b}: {seconds[a] / seconds[b]:.3f}")

@@ -10,6 +10,7 @@ from uvd.agents import ALGORITHMS
 from uvd.agents.agent import Algorithm, Facts, Preset
 from uvd.core.config import flatten, override
 from uvd.core.errors import UserError
+from uvd.demos.select import DemoSettings
 from uvd.settings import RunSettings, build, from_file, presets, suited, to_file
 
 TASK = "PointPush-v0"
@@ -39,6 +40,20 @@ def test_every_preset_is_written_down_and_read_back(algorithm, preset):
     assert again.run.seeds == 3
     assert rows["task_settings"] == {"radius": 0.2}
     assert presets(algorithm)[preset].about
+
+
+def names_of(config):
+    """The names of all settings, of nested groups too."""
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        yield from names_of(value) if dataclasses.is_dataclass(value) else [f.name]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_two_settings_have_the_same_name(algorithm):
+    groups = (ALGORITHMS[algorithm].config(), RunSettings(), DemoSettings())
+    names = [name for group in groups for name in names_of(group)]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

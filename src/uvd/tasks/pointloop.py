@@ -1,6 +1,6 @@
 """PointLoop: a point is to run round a circle. Imitation in miniature, in pure JAX.
 
-There are no goals. The reward is how fast the point goes round, counter-clockwise, near the circle.
+There are no goals. The reward is how fast the point moves counter-clockwise near the circle.
 The task comes with a scripted expert, so what an imitator should visit is known.
 
 The observation holds the velocity beside the position: actions are accelerations, so a policy
@@ -16,7 +16,7 @@ from uvd.tasks.task import Task, register
 
 HORIZON = 100
 RADIUS = 0.6
-TURN = 0.15  # radians that the expert goes round in a step
+TURN = 0.15  # radians that the expert advances in a step
 PUSH, DRAG = 0.02, 0.1  # acceleration of a full action; share of the velocity lost in a step
 SPEED = RADIUS * TURN  # observed velocities are in this unit
 WIDTH = 0.1  # the reward falls off over this distance from the circle

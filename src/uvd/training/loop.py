@@ -28,7 +28,7 @@ from uvd.training.learner import Learner, LearnerState, state_arrays, state_from
 from uvd.training.plan import Plan, make_plan, read_inputs
 from uvd.training.progress import RunProgress
 
-# Told of each report, the row of metrics.jsonl; training ends, and is saved, if it answers False.
+# Called with each report, a row of metrics.jsonl; training ends, and is saved, if it answers False.
 Callback = Callable[[dict[str, Any]], bool | None]
 
 
