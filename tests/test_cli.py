@@ -150,7 +150,7 @@ def test_train(cloned: tuple[Path, str, str], demos: str) -> None:
     assert config["settings"]["l2"] == 0.001
     assert config["demos"]["demos"] == demos
     assert len(config["demos"]["sha256"]) == 64
-    kdi = f"kdi is the one to try: uvd train kdi PointLoop-v0 --demos {demos}"
+    kdi = f"try kdi first: uvd train kdi PointLoop-v0 --demos {demos}"
     assert errors == f"uvd: settings of bc were not chosen for PointLoop-v0; {kdi}\n"
     assert "bc PointLoop-v0: preset default (" in printed
 

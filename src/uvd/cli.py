@@ -51,7 +51,7 @@ RENAMED_PRESETS |= {"expert": "rewards", "walkers": "environment", "cheetah": "e
 # Arguments that several commands have.
 Run = Annotated[Path, conf.Positional, arg(help="The run's folder.")]
 Picture = Annotated[Path, arg(aliases=["-o"], help="The picture to write.")]
-SEED = "Whose policy, by its seed as `uvd eval` prints it (the run's first if not given)."
+SEED = "The seed whose policy is taken, as `uvd eval` prints it (the run's first if not given)."
 Seed = Annotated[int | None, arg(help=SEED)]
 TASK = "Without goals: another task of the same sizes to play in (one whose episodes do not end)."
 OtherTask = Annotated[str | None, arg(help=TASK)]
@@ -106,8 +106,8 @@ class Train:
             about = presets(name)[config.preset].about
             print(f"{name} {task}: preset {config.preset} ({about})")
         if inputs.demos is not None and not start.preset and name != "kdi":
-            kdi = f"kdi is the one to try: uvd train kdi {task} --demos {config.demos.demos}"
-            print(f"uvd: settings of {name} were not chosen for {task}; {kdi}", file=sys.stderr)
+            kdi = f"try kdi first: uvd train kdi {task} --demos {config.demos.demos}"
+            print(f"uvd: settings of {name} were not tuned on {task}; {kdi}", file=sys.stderr)
         return print_final(api.start(config, inputs, out, start.overwrite))
 
 

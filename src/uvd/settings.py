@@ -36,10 +36,10 @@ class RunSettings:
     steps: Count = 100_000
     """Environment steps of each seed, rounded up to whole reports."""
     envs: Count = 4
-    """Episodes played between two bursts of updates, per seed."""
+    """Episodes of a cycle, per seed. A cycle collects experience, then makes the updates for it."""
     cycle_steps: Size = 0
-    """Steps of a Gymnasium environment between two bursts of updates, per seed (0: those of `envs`
-    whole episodes): with fewer, policies learn from fresher experience where episodes end early."""
+    """Steps of a Gymnasium environment in a cycle, per seed (0: those of `envs` whole episodes):
+    with fewer, policies learn from fresher experience where episodes end early."""
     eval_every: Size = 0
     """Steps between reports (0: a twentieth of all steps)."""
     eval_episodes: Count = 100
@@ -49,8 +49,8 @@ class RunSettings:
     workers: Size = 0
     """Processes that play a Gymnasium environment (0: one a core); results do not depend on it."""
     confirm_cycles: Size = 0
-    """Cycles that a policy plays again before it is kept as the best, by their mean score (0: the
-    cycle that it was noticed by decides). For algorithms that score cycles: kdi."""
+    """More cycles that a policy plays before it is kept as the best, by the mean of their scores
+    (0: it is kept at once if its score is the highest). For algorithms that score cycles: kdi."""
     episode_steps: Size = 0
     """Steps after which a training episode of a Gymnasium environment is cut, though nothing ended
     (0: never): more starts, fewer steps after a fall. Evaluation episodes are never cut."""

@@ -60,7 +60,7 @@ class TD3Config:
     """Of actor, critics and learned densities; rmsprop has no momentum."""
     lr_half: Size = 0
     """Updates after which those learning rates have halved: they fall as 1 / (1 + n / lr_half)
-    (0: they stay)."""
+    (0: they are constant)."""
     tau: Share = 0.02
     """Share by which the target networks follow at each actor update."""
     critic_tau: Share = 0.0
@@ -72,7 +72,7 @@ class TD3Config:
     action_penalty: NotNegative = 0.3
     """Weight of mean a² in the actor's loss, against saturation."""
     critic_head: HeadName = "tanh"
-    """Output of the critic: linear, huber (a tenth of it, Huber's loss), tanh (bounded, squared
+    """Output of the critic: linear, huber (value = output / 10, Huber loss), tanh (bounded, squared
     loss) or sigmoid (bounded, log loss)."""
     critic_norm: bool = False
     """Layer normalisation in the critics: their values cannot run away with their features."""

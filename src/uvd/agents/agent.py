@@ -40,9 +40,9 @@ class Spec:
     goal_dim: int
     success: GoalTest
     norm: Norm
-    varying_goal: tuple[int, ...]  # goal dimensions that vary in the goals that are asked for
-    radius: float | None = None  # success is a distance of at most this, where it is one
-    reward: GoalTest | None = None  # of goals; None: success - 1
+    varying_goal: tuple[int, ...]  # goal dimensions that vary in the desired goals
+    radius: float | None = None  # success: a distance of at most this (None: another rule)
+    reward: GoalTest | None = None  # reward(achieved, goal); None: success - 1
     reward_range: tuple[float, float] = (-1.0, 0.0)
     has_rewards: bool = False  # the task has rewards of its own, in `Batch.reward`
     demos: DemoSteps | None = None  # what is to be imitated

@@ -1,7 +1,8 @@
 """The spatial smoothing of the goal density: a Gaussian kernel over goals (appendix A.1).
 
 Its unit is a dimension's half-range, or where success is a distance, the mean of these, so that the
-kernel is as round as the goal. It narrows to the size of the task's goals, and no further.
+kernel has the same width in every direction, as the goal has. It narrows to the size of the task's
+goals, and no further.
 """
 
 import math

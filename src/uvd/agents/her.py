@@ -1,12 +1,12 @@
-"""Hindsight experience replay: TD3 over batches whose goals are altered in hindsight.
+"""Hindsight experience replay: TD3 over batches whose goals are relabelled.
 
     draw a batch of transitions (s, a, s') with the goals g that the roll-outs pursued
     for k of k + 1 of them: g <- a goal achieved later in the same roll-out
-    TD3's update, with the reward r(s', g) of each transition for its altered goal
+    TD3's update, with the reward r(s', g) of each transition for its new goal
 
-The altered goal is drawn from what happened *after* the transition, so it depends on s'. That is
+The new goal is drawn from what happened *after* the transition, so it depends on s'. That is
 the source of hindsight bias (section 3.1); how large it is depends on the strategy.
-The reward is that of the transition itself for the altered goal, never a success by decree.
+The reward is computed from the transition's own next achieved goal and the new goal.
 """
 
 from dataclasses import dataclass, field
@@ -39,9 +39,10 @@ class HERConfig:
     td3: TD3Config = field(default_factory=TD3Config)
     collect: CollectConfig = field(default_factory=CollectConfig)
     strategy: Literal["future", "final", "episode", "paper"] = "future"
-    """Altered goals: future, final, episode, or paper (every unsuccessful roll-out, wholly)."""
+    """How new goals are chosen: future, final, episode, or paper (for whole unsuccessful
+    roll-outs)."""
     k: Size = 4
-    """Altered goals for each intended one (future, final, episode)."""
+    """Relabelled goals for each intended one (future, final, episode)."""
 
     def __post_init__(self) -> None:
         validate(self)

@@ -1,4 +1,4 @@
-"""USHER: hindsight whose bias is weighted away (after Schramm et al. 2022), the principled rival.
+"""USHER: HER with importance weights against its bias (after Schramm et al. 2022).
 
     draw transitions (s, a, s'), the goals h that their roll-outs pursued, and the t steps left
     densities of goals g, relative to a mixture of goals from other roll-outs, by least squares:
@@ -30,7 +30,7 @@ from uvd.core.nets import gradient_step, init_mlp, make_optimiser, polyak
 from uvd.core.policy import MLP, Norm, features, mlp
 from uvd.core.replay import Ring, fetch, future, sample, uniform_offset
 
-FLOOR = 1e-3  # added above and below the fraction, for goals that hardly any roll-out has
+FLOOR = 1e-3  # added to numerator and denominator of a weight: both may be near 0
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@
     [grid]                          # every combination
     gamma = [0.95, 0.98]
 
-A trial is a run: one method on one task, all its seeds. What stands nearer to it wins: `settings`,
-the task's, the method's, the method's on the task, the grid's. `amounts` of a task are amounts of
-demonstrations, TRAJECTORIESxEVERY. What is `extra` is trained only where it is named. `over` names
-a setting of tasks, with its usual value: a figure shows the scores over it.
+A trial is a run: one method on one task, all its seeds. Later settings override earlier ones:
+`settings`, the task's, the method's, the method's on the task, the command line's, the grid's.
+`amounts` of a task are amounts of demonstrations, TRAJECTORIESxEVERY. What is `extra` is trained
+only where it is named. `over` names a setting of tasks, with its usual value: a figure shows the
+scores over it.
 """
 
 import itertools

@@ -6,8 +6,8 @@ a resumed run plays what the killed one was playing. The numbers of steps and ep
 read off the replay buffer. Nothing depends on how fast each process was: the result is the same for
 any number of workers, and where playing and learning share a few cores and so take turns.
 
-Every cycle brings each seed to its quota of steps in whole episodes. What the last of them exceeds
-it by is owed less in the next, so updates and steps keep their ratio exactly. Where the quota is
+Every cycle brings each seed to its quota of steps in whole episodes. Steps beyond the quota count
+for the next cycle, so updates and steps keep their ratio exactly. Where the quota is
 less than an episode, a cycle may play nothing and only learn.
 """
 
