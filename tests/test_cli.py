@@ -151,7 +151,7 @@ def test_train(cloned: tuple[Path, str, str], demos: str) -> None:
     assert config["demos"]["demos"] == demos
     assert len(config["demos"]["sha256"]) == 64
     kdi = f"try kdi first: uvd train kdi PointLoop-v0 --demos {demos}"
-    assert errors == f"uvd: settings of bc were not chosen for PointLoop-v0; {kdi}\n"
+    assert errors == f"uvd: settings of bc were not tuned on PointLoop-v0; {kdi}\n"
     assert "bc PointLoop-v0: preset default (" in printed
 
 
