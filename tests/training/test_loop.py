@@ -117,6 +117,7 @@ def test_the_best_policy_is_the_runs_result(imitated):
         for net in (best.net, newest)
     )
     assert returns == rows[-1]["eval/return"]
+    assert others == rows[-1]["newest/return"]
     assert set(returns).isdisjoint(others)
 
 

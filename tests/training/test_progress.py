@@ -8,6 +8,8 @@ GOALS = {"eval/success_final": [0.25, 0.75], "eval/success_ever": [0.5, 1.0], "c
 def test_an_evaluation_in_words():
     assert format_score(GOALS) == "success 0.50 final, 0.75 ever"
     assert format_score({"eval/return": [1000.0, 2000.0]}) == "return 1,500.0"
+    both = {"eval/return": [2.0], "newest/return": [-1.0], "collect/return": [7.0]}
+    assert format_score(both) == "return 2.0 (newest -1.0)"
 
 
 def test_reports_are_plain_lines_in_a_pipe(capsys):

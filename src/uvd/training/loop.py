@@ -164,10 +164,16 @@ def _train(
         meta = {"cycle": cycle, "seconds": seconds(), "positions": log.sync()}
         run.save(step, arrays, meta)
 
+    def evaluate(state: LearnerState) -> dict[str, list[float]]:
+        scores = program.evaluate(state, EVAL, plan.run.eval_episodes)
+        return {k: np.asarray(v).tolist() for k, v in scores.items()}
+
     def report() -> None:
         nonlocal pending, ended
-        scores = program.evaluate(learner.state, EVAL, plan.run.eval_episodes)
-        result = {k: np.asarray(v).tolist() for k, v in scores.items()}
+        result = evaluate(learner.state)
+        if learner.state.best:  # beside the best policy, the newest one on the same episodes
+            newest = evaluate(learner.state._replace(best=()))
+            result |= {k.replace("eval/", "newest/"): values for k, values in newest.items()}
         updates = max(schedule.updates_before(cycle), 0)
         row = {"step": step, "updates": updates, "seconds": seconds(), **result}
         row |= summarise(pending) if pending else {}

@@ -10,7 +10,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 def format_score(result: Mapping[str, Sequence[float]]) -> str:
     """An evaluation in words: success at the final step and at any, or the return; seeds' means."""
-    mean = {name: sum(x) / len(x) for name, x in result.items() if name.startswith("eval/")}
+    scores = ("eval/", "newest/")
+    mean = {name: sum(x) / len(x) for name, x in result.items() if name.startswith(scores)}
+    if "newest/return" in mean:
+        return f"return {mean['eval/return']:,.1f} (newest {mean['newest/return']:,.1f})"
     if "eval/return" in mean:
         return f"return {mean['eval/return']:,.1f}"
     final, ever = mean["eval/success_final"], mean["eval/success_ever"]
