@@ -345,6 +345,25 @@ def seeds_at_once() -> str:
     return table(("algorithm", "seeds", "ms an update of all seeds", "ratio to one seed"), rows, 1)
 
 
+def studies() -> str:
+    """What the same 32 runs take in different ways; means over rounds."""
+    arms = {
+        "hand": "32 commands `uvd train`, two at a time",
+        "study": "one `uvd sweep` of 32 trials",
+        "seeds": "one `uvd sweep` of 8 trials with 4 seeds each",
+        "ray": "one `uvd sweep --ray` of 32 trials, on this machine",
+    }
+    found = lines("speed/study.jsonl")
+    seconds = {arm: np.mean([r["seconds"] for r in found if r["arm"] == arm]) for arm in arms}
+    rows = []
+    for arm, about in arms.items():
+        r = next(r for r in found if r["arm"] == arm)
+        success = f"{r['success']:.2f} [{r['low']:.2f}, {r['high']:.2f}]"
+        ratio = f"{seconds[arm] / seconds['hand']:.2f}"
+        rows.append((about, f"{seconds[arm]:.0f}", ratio, success))
+    return table(("32 runs as", "seconds", "ratio to the first", "success at the end"), rows, 1)
+
+
 # --- the cliff walk ---
 
 LEARNERS = {
@@ -430,6 +449,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "pointloop": lambda: imitation("imitation"),
     "speed-sb3": sb3,
     "speed-seeds": seeds_at_once,
+    "speed-study": studies,
     "bias": lambda: study_table("bias"),
     "letter": lambda: study_table("letter"),
     "results-usher": lambda: study_table("bias", "usher"),

@@ -156,3 +156,28 @@ def test_what_demonstrations_lack_is_refused(reads):
         Discriminator(DiscriminatorConfig(), replace(demo_spec(), demos=None))
     with pytest.raises(UserError, match="unknown reads 'actions'; nearest: action"):
         DiscriminatorConfig(reads="actions")
+
+
+def test_the_experts_pairs_belong_together():
+    """The logit s + a of an expert that does a = s = ±1 is ±2, and never 0."""
+    x = np.array([[1.0], [-1.0]], np.float32)
+    spec = Spec(1, 1, 0, lambda a, g: False, unit_norm(1, 0), (), demos=DemoSteps(x, x, x))
+    for reads in ("action", "next"):
+        discriminator = Discriminator(
+            DiscriminatorConfig(reads=reads, discriminator_hidden=()), spec
+        )
+        state = zeros(jax.eval_shape(discriminator.init, KEY))
+        net = state.net._replace(weights=(np.float32([[1], [1], [0]]),))
+        batch = make_batch(
+            500,
+            spec,
+            obs=np.zeros((500, 1), np.float32),
+            action=np.zeros((500, 1), np.float32),
+            next_obs=np.zeros((500, 1), np.float32),
+        )
+        step = compiled(
+            lambda s, d=discriminator, b=batch: d.step(s, spec.norm, b, jnp.zeros(500), KEY)
+        )
+        _, metrics = step(state._replace(net=net))
+        expected = (np.log1p(np.exp(2)) + np.log1p(np.exp(-2))) / 2 + np.log(2)
+        assert float(metrics["discriminator/loss"]) == pytest.approx(expected, abs=0.15)

@@ -294,3 +294,35 @@ def test_gail_collects_with_its_own_noise_alone():
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         dataclasses.replace(CONFIG, **settings)
+
+
+def test_gails_discriminator_reads_the_whole_cycle_and_no_absorbing_state():
+    """One minibatch of 4 of a cycle of 200 steps, half of which lie at 1 and half at 3."""
+    spec = Spec(
+        1,
+        1,
+        0,
+        lambda a, g: False,
+        unit_norm(1, 0),
+        (),
+        demos=DemoSteps(np.zeros((4, 1), np.float32)),
+        cycle_steps=200,
+    )
+    settings = DiscriminatorConfig(
+        discriminator_hidden=(), discriminator_lr=1e-12, gradient_penalty=0.0
+    )
+    agent = make_gail(
+        GAILConfig(settings, discriminator_steps=200, batch=4, epochs=1, hidden=()), spec
+    )
+    state = zeros(jax.eval_shape(agent.init, KEY))
+    net = state.discriminator.net._replace(weights=(np.float32([[1], [50]]),))
+    state = state._replace(
+        discriminator=state.discriminator._replace(net=net),
+        ppo=state.ppo._replace(norm=jax.tree.map(jnp.asarray, spec.norm)),
+    )
+    obs = np.repeat([1.0, 3.0], 100)[:, None, None] * np.ones((1, 2, 1))
+    ring = make_ring(obs, np.zeros((200, 1, 1)), terminated=True)
+    _, metrics = compiled(lambda s: agent.update(s, ring, KEY, jnp.asarray(0)))(state)
+    assert float(metrics["discriminator/logit_agent"]) == pytest.approx(2, abs=0.15)
+    expected = np.log(2) + np.log1p(np.exp([1, 3])).mean()
+    assert float(metrics["discriminator/loss"]) == pytest.approx(expected, abs=0.15)

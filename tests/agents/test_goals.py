@@ -283,3 +283,21 @@ def test_which_spans_the_choices_need(td_goals, actor_goals, long_spans, after_s
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         replace(GoalsConfig(), **settings)
+
+
+def test_intended_goals_among_balanced_ones_count_fully_and_true_futures_are_blurred():
+    n = 4000
+    side = np.where(np.random.default_rng(0).uniform(size=n) < FORK[0], 1.0, -1.0)
+    where = np.stack([0 * side, side, side], 1)[..., None].astype(np.float32)
+    ring = make_ring(where, np.zeros((n, 2, 1)), where, np.full((n, 1), 9.0))
+    spec = goal_spec(obs=1, action=1, goal_scale=(1.0,), varying=(0,))
+    config = DensityConfig(smoothing=0.3, smoothing_half=100, bijectors=2)
+    density = ForkDensity(config, spec, "adam", 0.98)
+    source = Source(density, (), spec.norm, ring, fetch(ring, 3 * np.arange(n)), STEP, 0.99)
+    goals = compiled(lambda key: choose_goals("balanced", source, key))(KEY)
+    kept = goals.goal[:, 0] == 9
+    assert kept.mean() == pytest.approx(0.6, abs=0.03)
+    assert (goals.weight[kept] == 1).all()
+    assert (goals.weight[~kept] != 1).any()
+    spread = (goals.goal[~kept, 0] - side[~kept]).std()
+    assert spread == pytest.approx(0.3 - density.kernel.end, rel=0.1)

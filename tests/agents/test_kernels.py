@@ -43,13 +43,15 @@ def test_distances_are_those_of_the_points_and_precise_where_they_are_near():
 
 @MATCHES
 def test_d_is_the_mean_of_gaussians_around_the_newest_steps(match):
+    """The same Gaussians as F: around the states that steps lead to, where states are compared."""
     rng, kernels = np.random.default_rng(0), Kernels(match, SPEC)
     demo = points(SPEC, match, *SPEC.demos)
     obs, action = draw(rng, 3, 5, 3), draw(rng, 3, 4, 2)
     log_d = compiled(lambda ring: kernels.log_d(WIDTH, SPEC.norm, ring, 9))
     for episodes in (3, 1):  # more than the short replay buffer holds, and fewer
         ring = make_ring(obs[:episodes], action[:episodes], rows=15)
-        steps = obs[:episodes, :-1], action[:episodes], obs[:episodes, 1:]
+        at = obs[:episodes, 1:] if match == "states" else obs[:episodes, :-1]
+        steps = at, action[:episodes], obs[:episodes, 1:]
         newest = np.concatenate(points(SPEC, match, *steps))[-9:]
         expected = gaussian(demo[:, None], newest, WIDTH).mean(1)
         np.testing.assert_allclose(np.exp(log_d(ring)), expected, rtol=1e-3)

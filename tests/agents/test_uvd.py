@@ -300,3 +300,27 @@ def test_settings_that_do_not_fit_together_are_refused(settings, message):
 
 def test_a_max_may_look_further():
     assert UVDConfig(density=replace(DENSITY, lookahead=4), combine="max").density.lookahead == 4
+
+
+@pytest.mark.parametrize("combine", ["max", "max-next"])
+def test_the_density_of_a_target_pursues_the_goal_of_the_update(combine):
+    """F(g | ., a, g): two or more steps ahead, the goal that is pursued is the update's own."""
+    config = UVDConfig(td3=TD3, density=replace(DENSITY, lookahead=4), combine=combine)
+    density = make_density(config.density)
+    flow, batch = random_flow(density, 0.5), make_batch(64, SPEC)
+    goal = batch.achieved + 0.3 * batch.goal[::-1]
+    state = agent_state(ActorCritic(TD3, make_head("linear", 1.0, 0.0), SPEC), SPEC.norm)
+    low, action = jnp.full(64, -9.0), batch.action[::-1]
+    target = compiled(
+        lambda: make_target(config, density, flow, STEP)(state, batch, goal, low, action)[0]
+    )()
+
+    def value(pursued):
+        seen = Context(batch.obs, batch.action, batch.achieved, pursued)
+        if combine == "max-next":
+            seen = Context(batch.next_obs, action, batch.next_achieved, pursued)
+        log_f = compiled(density.log_prob)(flow, SPEC.norm, seen, goal)
+        return np.minimum(np.exp(log_f) * 2 * np.pi * 0.3**2, 1)
+
+    np.testing.assert_allclose(target, value(goal), rtol=1e-3, atol=1e-6)
+    assert abs(value(goal) - value(batch.goal)).max() > 1e-2

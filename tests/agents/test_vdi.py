@@ -269,3 +269,17 @@ def test_nothing_to_imitate_is_refused():
 def test_settings_that_do_not_fit_together_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         make(**settings)
+
+
+def test_targets_read_the_copy_of_f():
+    spec = demo_spec()
+    config = make()
+    agent = make_vdi(config, spec)
+    state = agent_state(agent, with_state_goals(spec).norm)
+    far = jax.tree.map(jnp.zeros_like, state.future_target)
+    far = (far[0]._replace(biases=(*far[0].biases[:-1], far[0].biases[-1] + 1e3)), *far[1:])
+    td3 = state.td3._replace(critic_target=constant(state.td3.critic, 0.0, 0.0))
+    state = state._replace(td3=td3, future_target=far)
+    ring = make_ring(draw(np.random.default_rng(0), 6, 5, 3), np.zeros((6, 4, 2)))
+    _, metrics = compiled(lambda s: agent.update(s, ring, KEY, jnp.asarray(7)))(state)
+    assert float(metrics["critic/target"]) == 0  # the newest fit is not 0 there

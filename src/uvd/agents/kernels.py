@@ -89,7 +89,8 @@ class Kernels:
         """log d of each demonstrated point under the newest steps of the agent."""
         row, exists = replay.newest(ring, newest)
         after = ring.obs[replay.later(ring, row, 1)]
-        visited = self._normalised(norm, self._compared(ring.obs[row], ring.action[row], after))
+        obs = after if self.match == "states" else ring.obs[row]
+        visited = self._normalised(norm, self._compared(obs, ring.action[row], after))
 
         def log_sum(point: jax.Array) -> jax.Array:
             squared = squared_distances(point[None], visited)[0]

@@ -5,13 +5,14 @@
         p(g | s, a, t)  of what is achieved in the t steps:
                         p = [g = achieved(s')] / t + (t - 1) / t p'(g | s', mu'(s'; h), t - 1)
         q(g | s, a, t)  of what is achieved in them but the first:   q = E[p'(g | s', ., t - 1)]
+        v(g | a, s', t - 1)  the same once s' is known; q and v are means over h
         u(g | s, a)     of the goals that roll-outs pursue
     with probability b = k / (k + 1): g <- a goal achieved two or more steps later, else g = h
-    weight of all of them:  ((1 - b) u(g) + b q(g | s, a)) / ((1 - b) u(g) + b p'(g | s'))
+    weight of all of them:  ((1 - b) u(g) + b q(g | s, a)) / ((1 - b) u(g) + b v(g | a, s'))
     TD3's update with these goals and weights
 
-The weight is how likely g is to be drawn at (s, a) over how likely it is after s', which gives the
-outcomes their true shares again. Where g is out of reach (a pit), pursued goals weigh more.
+The weight is how likely g is to be drawn at (s, a) over how likely it is once s' is known. It gives
+the outcomes their true shares again. Where g is out of reach (a pit), pursued goals weigh more.
 """
 
 from dataclasses import dataclass, field
@@ -72,17 +73,18 @@ class Densities(NamedTuple):
     achieved: jax.Array  # p
     achieved_later: jax.Array  # q
     pursued: jax.Array  # u
+    outcome: jax.Array  # v, of s' and the action that led there
 
 
 def relative_densities(net: MLP, norm: Norm, query: Query, goal: jax.Array) -> Densities:
-    """All three, above 0 (1 for a fresh net)."""
+    """All four, above 0 (1 for a fresh net)."""
     time = 1 / jnp.maximum(query.left, 1)[:, None]
     x = jnp.concatenate([features(norm, query.obs, goal), query.action, time], -1)
     return Densities(*(jax.nn.elu(mlp(net, x)) + 1).T)
 
 
 def weights(before: Densities, after: jax.Array, share: jax.Array, clip: float) -> jax.Array:
-    """Of goals of which that `share` is hindsight; `after` is how likely they are after s'."""
+    """Of goals of which that `share` is hindsight; `after` is their v."""
     pursued = (1 - share) * before.pursued + FLOOR
     ratio = (pursued + share * before.achieved_later) / (pursued + share * after)
     return jnp.clip(ratio, 1 / (1 + clip), 1 + clip)
@@ -93,7 +95,7 @@ def make_usher(config: USHERConfig, spec: Spec) -> Agent:
     ac = sparse_actor_critic(config.td3, spec)
     target_fn = sparse_target(ac, spec)
     optimiser = make_optimiser(config.td3.optimiser, config.td3.critic_lr)
-    sizes = (spec.obs_dim + spec.goal_dim + spec.action_dim + 1, *config.td3.hidden, 3)
+    sizes = (spec.obs_dim + spec.goal_dim + spec.action_dim + 1, *config.td3.hidden, 4)
 
     def init(key: jax.Array) -> USHERState:
         key_td3, key_density = jax.random.split(key)
@@ -109,6 +111,7 @@ def make_usher(config: USHERConfig, spec: Spec) -> Agent:
         before = Query(batch.obs, batch.action, left)
         action = ac.action(td3.actor_target, norm, batch.next_obs, batch.goal)
         after = Query(batch.next_obs, action, left - 1)
+        outcome = Query(batch.next_obs, batch.action, left - 1)
         offset = 1 + uniform_offset(key_goal, jnp.maximum(steps - 1, 1))
         hindsight = future(ring, batch.row, jnp.minimum(offset, steps))
         half = jax.random.bernoulli(key_half, 0.5, (len(left), 1))
@@ -120,7 +123,8 @@ def make_usher(config: USHERConfig, spec: Spec) -> Agent:
             hit = relative_densities(net, norm, before, batch.next_achieved).achieved
             own = relative_densities(net, norm, before, batch.goal).pursued
             loss = here.achieved**2 - 2 / left * ((left - 1) * here.achieved * after_any + hit)
-            loss += (left > 1) * (here.achieved_later - after_any) ** 2
+            known = relative_densities(net, norm, outcome, any_goal).outcome
+            loss += (left > 1) * ((here.achieved_later - after_any) ** 2 + (known - after_any) ** 2)
             loss = (loss + here.pursued**2 - 2 * own).mean()
             return loss, {"density/loss": loss}
 
@@ -129,10 +133,8 @@ def make_usher(config: USHERConfig, spec: Spec) -> Agent:
         share = config.k / (1 + config.k) * (left > 1)
         alter = jax.random.uniform(key_alter, left.shape) < share
         goal = jnp.where(alter[:, None], hindsight, batch.goal)
-        here, there = (
-            relative_densities(*which, goal) for which in ((net, norm, before), (slow, norm, after))
-        )
-        weight = weights(here, there.achieved, share, config.ratio_clip)
+        here, there = (relative_densities(net, norm, x, goal) for x in (before, outcome))
+        weight = weights(here, there.outcome, share, config.ratio_clip)
         td3, own = ac.learn(
             td3, batch, Goals(goal, weight), target_fn, lambda: goal, key_target, step
         )
