@@ -101,3 +101,31 @@ def test_what_is_compared_has_to_be_there():
         resolve_match("pairs", bare)
     with pytest.raises(UserError, match="needs the state after each chosen step"):
         resolve_match("changes", bare)
+
+
+@MATCHES
+def test_the_width_for_a_mean_log_density(match):
+    """The same density, read the other way round; kernels are wider where the agent is far."""
+    rng, kernels = np.random.default_rng(0), Kernels(match, SPEC)
+    obs, action = draw(rng, 3, 5, 3), draw(rng, 3, 4, 2)
+    ring = make_ring(obs, action, rows=15)
+    width = compiled(lambda: kernels.width_for(-2.0, SPEC.norm, ring, 9))()
+    log_d = compiled(lambda: kernels.log_d(width, SPEC.norm, ring, 9))()
+    assert log_d.mean() == pytest.approx(-2, abs=1e-2)
+    far = make_ring(obs + 5 * SPEC.norm.obs_scale, action, rows=15)
+    assert width < compiled(lambda: kernels.width_for(-2.0, SPEC.norm, far, 9))()
+
+
+def test_closeness_is_that_of_the_twentieth_of_the_steps_that_is_nearest(monkeypatch):
+    rng, kernels = np.random.default_rng(0), Kernels("pairs", SPEC)
+    obs, action = draw(rng, 10, 5, 3), draw(rng, 10, 4, 2)
+    ring = make_ring(obs, action)
+    demo = points(SPEC, "pairs", *SPEC.demos)
+    visited = np.concatenate(points(SPEC, "pairs", obs[:, :-1], action, obs[:, 1:]))
+    distance = np.sort(np.sqrt(((demo[:, None] - visited) ** 2).sum(-1)), 1)
+    found = compiled(lambda: kernels.closeness(SPEC.norm, ring, 40))()
+    np.testing.assert_allclose(found, -np.log(distance[:, 1]).mean(), rtol=1e-4)  # 2 of 40
+    # Of very many demonstrated points, some at equal distances.
+    monkeypatch.setattr("uvd.agents.kernels.MAX_POINTS", 5)
+    some = compiled(lambda: kernels.closeness(SPEC.norm, ring, 40))()
+    np.testing.assert_allclose(some, -np.log(distance[::3, 1]).mean(), rtol=1e-4)

@@ -38,6 +38,7 @@ from uvd.core.schedule import halving
 MAX_STEPS = 1000  # demonstrated steps in a reward: of more, so many are drawn by their weights
 REFRESH = 500  # updates after which width and weights are computed anew
 LOG_DENSITY_FLOOR = -60.0  # d counts as no less, in logarithms below the kernel's peak
+SCORED_STEPS = 1000  # a policy's closeness is that of at least so many steps
 LOG_SCORE_FLOOR = -3.0  # from here on a demonstrated step begins to count for a policy's score
 
 
@@ -68,6 +69,9 @@ class KDIConfig:
     """Updates in which the width halves (0: it stays; states: it stays)."""
     width_end: Positive = 0.7
     """The width never falls below this (changes: 0.6)."""
+    width_log_d: Annotated[float, Range(-50, 0)] = 0.0
+    """Instead of that schedule: the width is the one under which the mean of log d is this, for
+    example -4.2, so that kernels narrow as the agent comes near (0: the schedule)."""
     weight_bound: Annotated[float, Range(1)] = 2.0
     """A demonstrated step has weight mean d / d(t), at most this (states: 30)."""
     short: Count = 4000
@@ -178,11 +182,15 @@ def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
     def update(state: KDIState, ring: Ring, key: jax.Array, step: jax.Array):
         _, key_rows, key_steps, _, key_target = jax.random.split(key, 5)
         norm = state.td3.norm
-        width, log_d = jax.lax.cond(
-            step % REFRESH == 0,
-            lambda: (width_at(step), kernels.log_d(width_at(step), norm, ring, config.short)),
-            lambda: (state.width, state.log_d),
-        )
+
+        def refreshed() -> tuple[jax.Array, jax.Array]:
+            width = width_at(step)
+            if config.width_log_d:
+                width = kernels.width_for(config.width_log_d, norm, ring, config.short)
+            return width, kernels.log_d(width, norm, ring, config.short)
+
+        due = step % REFRESH == 0
+        width, log_d = jax.lax.cond(due, refreshed, lambda: (state.width, state.log_d))
         weighted = weigh(config, kernels.demo_points, log_d, key_steps)
         batch = replay.fetch(ring, replay.sample(ring, key_rows, td3.batch))
         target_fn = make_target(config, kernels, width, weighted)
@@ -190,10 +198,14 @@ def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
             state.td3, batch, Goals(no_goal), target_fn, lambda: no_goal, key_target, step
         )
         weight = jnp.exp(log_weights(log_d, config.weight_bound))
-        return KDIState(inner, width, log_d), {**metrics, **demo_metrics(log_d, weight)}
+        metrics |= {"demos/width": width, **demo_metrics(log_d, weight)}
+        return KDIState(inner, width, log_d), metrics
 
     def score(state: KDIState, ring: Ring) -> jax.Array:
         """How likely the demonstrations are under the newest cycle alone, at the last width."""
+        if config.width_log_d:
+            steps = max(spec.cycle_steps, SCORED_STEPS)
+            return kernels.closeness(state.td3.norm, ring, steps)
         end = config.width_end if config.width_half else config.width
         log_d = kernels.log_d(end, state.td3.norm, ring, spec.cycle_steps)
         return jnp.logaddexp(log_d, LOG_SCORE_FLOOR).mean()

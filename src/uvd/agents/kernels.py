@@ -21,6 +21,9 @@ from uvd.core.replay import Batch, Ring
 
 Match = Literal["auto", "pairs", "changes", "states"]
 SMALLEST_CHANGE = 0.01  # in normalised units: a change varies by at least so much
+MAX_POINTS = 500  # demonstrated points for a width: of more, so many at equal distances
+WIDTHS = 1e-3, 1e2  # the narrowest and the widest, in normalised units
+NEAR = 0.05  # share of the agent's steps that count as near a demonstrated point
 
 
 def resolve_match(match: Match, demos: DemoSteps) -> Match:
@@ -85,12 +88,16 @@ class Kernels:
         centre = self._normalised(norm, self._compared(obs, batch.action, batch.next_obs))
         return -squared_distances(self._normalised(norm, demos), centre) / (2 * width**2)
 
-    def log_d(self, width: jax.Array | float, norm: Norm, ring: Ring, newest: int) -> jax.Array:
-        """log d of each demonstrated point under the newest steps of the agent."""
+    def _visited(self, norm: Norm, ring: Ring, newest: int) -> tuple[jax.Array, jax.Array]:
+        """The agent's newest steps as points, and which of them there are."""
         row, exists = replay.newest(ring, newest)
         after = ring.obs[replay.later(ring, row, 1)]
         obs = after if self.match == "states" else ring.obs[row]
-        visited = self._normalised(norm, self._compared(obs, ring.action[row], after))
+        return self._normalised(norm, self._compared(obs, ring.action[row], after)), exists
+
+    def log_d(self, width: jax.Array | float, norm: Norm, ring: Ring, newest: int) -> jax.Array:
+        """log d of each demonstrated point under the newest steps of the agent."""
+        visited, exists = self._visited(norm, ring, newest)
 
         def log_sum(point: jax.Array) -> jax.Array:
             squared = squared_distances(point[None], visited)[0]
@@ -98,3 +105,31 @@ class Kernels:
 
         log_sums = jax.lax.map(log_sum, self._normalised(norm, self.demo_points))
         return log_sums - jnp.log(jnp.maximum(exists.sum(), 1))
+
+    def _squared(self, norm: Norm, ring: Ring, newest: int) -> tuple[jax.Array, jax.Array]:
+        """Distances of demonstrated points to the newest steps; of very many points some."""
+        visited, exists = self._visited(norm, ring, newest)
+        points = self.demo_points[:: -(-len(self.demo_points) // MAX_POINTS)]
+        squared = squared_distances(self._normalised(norm, points), visited)
+        return jnp.where(exists, squared, jnp.inf), jnp.maximum(exists.sum(), 1)
+
+    def width_for(self, mean_log_d: float, norm: Norm, ring: Ring, newest: int) -> jax.Array:
+        """The width under which the mean of log d is this: the nearer the agent, the narrower."""
+        squared, count = self._squared(norm, ring, newest)
+
+        def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = ends
+            middle = (low + high) / 2
+            log_d = jax.nn.logsumexp(-squared / (2 * jnp.exp(2 * middle)), axis=1) - jnp.log(count)
+            wide = log_d.mean() >= mean_log_d
+            return jnp.where(wide, low, middle), jnp.where(wide, middle, high)
+
+        ends = jnp.log(jnp.array(WIDTHS))
+        return jnp.exp(jax.lax.fori_loop(0, 16, halve, (ends[0], ends[1]))[1])
+
+    def closeness(self, norm: Norm, ring: Ring, newest: int) -> jax.Array:
+        """Minus the mean logarithm of the distance within which a twentieth of the newest steps
+        lies: a measure that needs no width."""
+        squared, _ = self._squared(norm, ring, newest)
+        nearest = jnp.sort(squared, 1)[:, max(round(NEAR * squared.shape[1]), 1) - 1]
+        return -0.5 * jnp.log(jnp.clip(nearest, WIDTHS[0] ** 2, WIDTHS[1] ** 2)).mean()
