@@ -158,7 +158,7 @@ def test_a_worker_a_node_and_the_driver_are_killed(cluster, tmp_path):
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
 def test_a_node_that_does_not_see_the_study_trains_copies(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(cluster_module, "PIECE", 1.0)
-    study, here = write(tmp_path, 9000, [0.9, 0.95]), tmp_path / "here"
+    study, here = write(tmp_path, 1200, [0.9, 0.95]), tmp_path / "here"
     assert cli.main(["sweep", str(study), "--out", str(here), "--jobs", "2"]) == 0
     (hidden := tmp_path / "hidden").mkdir()
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
