@@ -244,3 +244,36 @@ def test_impossible_settings_are_refused(settings, message):
 def test_nothing_to_imitate_is_refused():
     with pytest.raises(UserError, match="nothing to imitate"):
         make_kdi(CONFIG, replace(SPEC, demos=None))
+
+
+def test_cloning_draws_the_actor_to_the_demonstrated_actions():
+    """With critics that are equal everywhere, behaviour cloning is all that moves the actor."""
+    td3 = replace(TD3, hidden=(32,), actor_lr=1e-2, actor_start=0, policy_delay=1)
+    spec = replace(SPEC, demos=SPEC.demos._replace(action=0.7 * jnp.tanh(SPEC.demos.action)))
+    ring = random_ring(spec)
+
+    def fitted(clone):
+        agent = make_kdi(replace(CONFIG, td3=td3, clone=clone), spec)
+        state = agent_state(agent, spec.norm)
+        flat = constant(state.td3.critic, 0.0, 0.0)
+        frozen = state._replace(td3=state.td3._replace(critic=flat, critic_target=flat))
+
+        @jax.jit
+        def learn(state):
+            def one(state, i):
+                state, _ = agent.update(state, ring, jax.random.fold_in(KEY, i), i)
+                return state._replace(td3=state.td3._replace(critic=flat)), None
+
+            return jax.lax.scan(one, state, jnp.arange(600))[0]
+
+        policy = jax.tree.map(np.asarray, agent.policy(learn(frozen)))
+        action = act(policy, np.asarray(spec.demos.obs), np.zeros((len(spec.demos.obs), 0)))
+        return ((action - np.asarray(spec.demos.action)) ** 2).mean()
+
+    assert fitted(1.0) < 0.1 * fitted(0.0)
+
+
+def test_cloning_needs_actions():
+    spec = replace(SPEC, demos=SPEC.demos._replace(action=None))
+    with pytest.raises(UserError, match="no actions, which clone needs"):
+        make_kdi(replace(CONFIG, match="changes", clone=1.0), spec)

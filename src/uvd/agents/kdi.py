@@ -23,15 +23,31 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from uvd.agents.actor_critic import ActorCritic, Goals, TargetFn, TD3Config, TD3State, clipped
-from uvd.agents.agent import ALGORITHMS, Agent, Algorithm, DemoSteps, Preset, Spec
+from uvd.agents.actor_critic import (
+    ActorCritic,
+    ActorLossFn,
+    Goals,
+    TargetFn,
+    TD3Config,
+    TD3State,
+    clipped,
+)
+from uvd.agents.agent import (
+    ALGORITHMS,
+    Agent,
+    Algorithm,
+    DemoSteps,
+    Preset,
+    Spec,
+    demonstrations,
+)
 from uvd.agents.demo_weights import demo_metrics, draw, log_mean, log_weights
 from uvd.agents.heads import make_head
 from uvd.agents.kernels import Kernels, Match, resolve_match
 from uvd.collect.exploration import CollectConfig
 from uvd.core import replay
-from uvd.core.config import Count, Positive, Range, Size, require, validate
-from uvd.core.policy import Norm
+from uvd.core.config import Count, NotNegative, Positive, Range, Size, require, validate
+from uvd.core.policy import MLP, Norm
 from uvd.core.replay import Batch, Ring
 from uvd.core.schedule import halving
 
@@ -72,6 +88,9 @@ class KDIConfig:
     width_log_d: Annotated[float, Range(-50, 0)] = 0.0
     """Instead of that schedule: the width is the one under which the mean of log d is this, for
     example -4.2, so that kernels narrow as the agent comes near (0: the schedule)."""
+    clone: NotNegative = 0.0
+    """Weight of behaviour cloning, the mean of (mu(s) - a)² over demonstrated pairs, in the actor's
+    loss (0: none)."""
     weight_bound: Annotated[float, Range(1)] = 2.0
     """A demonstrated step has weight mean d / d(t), at most this (states: 30)."""
     short: Count = 4000
@@ -167,7 +186,8 @@ def make_target(
 
 def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
     """KDI, its settings bound."""
-    td3, kernels = config.td3, Kernels(config.match, spec)
+    td3, kernels, demos = config.td3, Kernels(config.match, spec), demonstrations(spec)
+    require(not config.clone or demos.action is not None, "no actions, which clone needs")
     ac = ActorCritic(td3, make_head(td3.critic_head, 1.0, td3.critic_start), spec)
     no_goal = jnp.zeros((td3.batch, 0))
 
@@ -178,6 +198,17 @@ def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
         key_td3, _ = jax.random.split(key)
         width = width_at(jnp.zeros((), jnp.int32))
         return KDIState(ac.init(key_td3), width, jnp.zeros(len(kernels.demo_points)))
+
+    def clone_loss(key: jax.Array, norm: Norm) -> ActorLossFn:
+        pick = jax.random.randint(key, (td3.batch,), 0, len(demos.obs))
+        assert demos.action is not None
+        obs, wanted = demos.obs[pick], jnp.clip(demos.action[pick], -1, 1)
+
+        def loss(actor: MLP) -> jax.Array:
+            action = ac.action(actor, norm, obs, no_goal)
+            return config.clone * ((action - wanted) ** 2).mean()
+
+        return loss
 
     def update(state: KDIState, ring: Ring, key: jax.Array, step: jax.Array):
         _, key_rows, key_steps, _, key_target = jax.random.split(key, 5)
@@ -195,8 +226,9 @@ def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
         batch = replay.fetch(ring, replay.sample(ring, key_rows, td3.batch))
         target_fn = make_target(config, kernels, width, weighted)
         inner, metrics = ac.learn(
-            state.td3, batch, Goals(no_goal), target_fn, lambda: no_goal, key_target, step
-        )
+            state.td3, batch, Goals(no_goal), target_fn, lambda: no_goal, key_target, step,
+            clone_loss(key_steps, norm) if config.clone else None,
+        )  # fmt: skip
         weight = jnp.exp(log_weights(log_d, config.weight_bound))
         metrics |= {"demos/width": width, **demo_metrics(log_d, weight)}
         return KDIState(inner, width, log_d), metrics
