@@ -179,7 +179,10 @@ def test_a_run_that_exists(
     assert capsys.readouterr().out.split() == ["curves.png", "other.png"]
     assert "a run of uvd" in refused(capsys, "plot", "density", run)
     assert main(["export", run, "-o", "mine.py"]) == 0
-    assert capsys.readouterr().out == "mine.py\n"
+    call = "from mine import policy; action = policy(observation)"
+    assert capsys.readouterr().out == f"mine.py: {call}\n"
+    assert "mine.py exists" in refused(capsys, "export", run, "-o", "mine.py")
+    assert main(["export", run, "-o", "mine.py", "--overwrite"]) == 0
     assert "def policy(" in Path("mine.py").read_text()
 
 

@@ -44,6 +44,8 @@ def policy(observation, goal=None):
         raise ValueError(f"an observation of {task} is {whole} numbers, not {{obs.shape[-1]}}")
     obs = obs[..., :{obs_dim}]  # numbers that only critics read may follow
     goal = np.zeros((*obs.shape[:-1], 0)) if goal is None else goal
+    if np.shape(goal)[-1] != {goal_dim}:
+        raise ValueError(f"a goal of {task} is {goal_dim} numbers, not {{np.shape(goal)[-1]}}")
     low, high = _ARRAYS["low"], _ARRAYS["high"]
     action = act(_POLICY, obs, np.asarray(goal, np.float32))
     return np.clip(low + (action + 1) * 0.5 * (high - low), low, high).astype(np.float32)
@@ -127,6 +129,7 @@ class Actor:
             module=path.stem,
             example=", goal" if task.goal_dim else "",
             whole=task.obs_dim,
+            goal_dim=task.goal_dim,
             obs_dim=task.policy_obs_dim,
             layers=len(net.weights),
             data=base64.b64encode(file.getvalue()).decode(),

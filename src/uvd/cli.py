@@ -211,11 +211,19 @@ class Export:
     run: Run
     out: Annotated[Path, arg(aliases=["-o"], help="The file to write.")] = Path("policy.py")
     seed: Seed = None
+    overwrite: bool = False  # Replace a file that exists.
 
     def __call__(self) -> None:
         from uvd import api
 
-        print(api.load(self.run).policy(self.seed).export(self.out))
+        require(
+            self.overwrite or not self.out.exists(),
+            f"{self.out} exists: name another file with -o, or say --overwrite",
+        )
+        policy = api.load(self.run).policy(self.seed)
+        path = policy.export(self.out)
+        given = "observation, goal" if policy.task.goal_dim else "observation"
+        print(f"{path}: from {path.stem} import policy; action = policy({given})")
 
 
 @dataclass(frozen=True)
@@ -448,7 +456,7 @@ class Reproduce(Trials):
 
 @dataclass(frozen=True)
 class Demo:
-    """The paper's argument in ten minutes: the cliff walk's bias, learning curves, imitation."""
+    """The paper's argument in three minutes: the cliff walk's bias, learning curves, imitation."""
 
     out: Path = Path("demo")  # Folder for runs, figures and tables.
 

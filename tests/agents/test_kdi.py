@@ -277,3 +277,21 @@ def test_cloning_needs_actions():
     spec = replace(SPEC, demos=SPEC.demos._replace(action=None))
     with pytest.raises(UserError, match="no actions, which clone needs"):
         make_kdi(replace(CONFIG, match="changes", clone=1.0), spec)
+
+
+def test_episodes_that_end_early_count_by_how_long_they_last():
+    """Episodes of the whole length, cut by a limit, and ended by the task after half of it."""
+    spec = replace(SPEC, horizon=4, cycle_steps=8)
+    rng = np.random.default_rng(0)
+    obs, action = draw(rng, 2, 5, 3), draw(rng, 2, 4, 2)
+    agent = make_kdi(CONFIG, spec)
+    state = agent_state(agent, spec.norm)
+    score = compiled(agent.score)
+    found = {}
+    for name, length, terminated in (("whole", 4, False), ("cut", 2, False), ("fell", 2, True)):
+        ring = make_ring(obs, action, length=[length] * 2, terminated=terminated)
+        log_d = Kernels("pairs", spec).log_d(CONFIG.width, spec.norm, ring, 8)
+        share = 0.5 if name == "fell" else 1.0
+        found[name] = np.logaddexp(np.asarray(log_d) + np.log(share), -3).mean()
+        np.testing.assert_allclose(score(state, ring), found[name], rtol=1e-4)
+    assert found["fell"] < found["cut"]

@@ -49,6 +49,7 @@ class Spec:
     varying_obs: tuple[int, ...] = ()  # observation columns that vary in play or demonstrations
     privileged_dim: int = 0  # numbers at the end of an observation that only critics read
     cycle_steps: int = 0  # transitions that a cycle collects
+    horizon: int = 0  # steps of an episode that nothing ends
 
     @property
     def policy_obs_dim(self) -> int:

@@ -7,7 +7,8 @@
         reward  r(s, a) = mean over t of w(t) F(t | s, a), with kernels F          (`reward_of`)
         target  y = (1 - gamma) r(s, a) + gamma Q'(s', mu'(s'))
         critics Q and actor mu: TD3's steps towards y
-    after each cycle of episodes: score = mean over t of log(d(t) + e^-3) of this cycle alone
+    after each cycle of episodes: score = mean over t of log(c d(t) + e^-3) of this cycle alone,
+        where c is the share of whole episodes that its episodes lasted
 
 The reward is the kernel-smoothed ratio of the expert's density to the agent's: the gradient of the
 likelihood of the demonstrations (Eq. 8) as a single value. There is no goal, no maximum and no
@@ -184,6 +185,15 @@ def make_target(
     return target_fn
 
 
+def survival(ring: Ring, newest: int, horizon: int) -> jax.Array:
+    """How long the newest steps' episodes lasted, as a share of whole ones; those that the task did
+    not end count as whole. Short episodes near a demonstrated start visit nothing else."""
+    row, exists = replay.newest(ring, newest)
+    ended = (exists & ring.terminated[row]).sum()
+    length = exists.sum() / jnp.maximum(ended, 1)
+    return jnp.where(ended > 0, jnp.minimum(length / max(horizon, 1), 1.0), 1.0)
+
+
 def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
     """KDI, its settings bound."""
     td3, kernels, demos = config.td3, Kernels(config.match, spec), demonstrations(spec)
@@ -237,9 +247,11 @@ def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
         """How likely the demonstrations are under the newest cycle alone, at the last width."""
         if config.width_log_d:
             steps = max(spec.cycle_steps, SCORED_STEPS)
-            return kernels.closeness(state.td3.norm, ring, steps)
+            near = kernels.closeness(state.td3.norm, ring, steps)
+            return near + jnp.log(survival(ring, steps, spec.horizon))
         end = config.width_end if config.width_half else config.width
         log_d = kernels.log_d(end, state.td3.norm, ring, spec.cycle_steps)
+        log_d += jnp.log(survival(ring, spec.cycle_steps, spec.horizon))
         return jnp.logaddexp(log_d, LOG_SCORE_FLOOR).mean()
 
     return Agent(init, update, lambda state: ac.policy(state.td3), score)

@@ -29,6 +29,7 @@ from uvd.training.on_workers import make_env_program, probe_env
 from uvd.training.spec import happened, make_spec
 
 UPDATES_PER_CALL = 500  # short enough to answer Ctrl-C, long enough to hide the call
+ROUNDED = 0.01  # share by which the updates of a cycle may differ from what was asked for
 
 
 class Inputs(NamedTuple):
@@ -168,9 +169,10 @@ def make_schedule(config: RunConfig, task: Task | EnvTask) -> Schedule:
     if not algorithm.on_policy:
         updates = steps * collect.updates_per_step
         require(
-            abs(updates - round(updates)) < 1e-6 and updates >= 1,
+            abs(updates - round(updates)) < ROUNDED * updates and updates >= 1,
             f"updates_per_step = {collect.updates_per_step} gives {updates:g} updates for the "
-            f"{steps} steps of a cycle; it must be a whole number of at least 1",
+            f"{steps} steps of a cycle; it must be a whole number of at least 1 (--envs, "
+            "--cycle-steps)",
         )
     per_report = max(1, round((run.eval_every or run.steps / 20) / steps))
     per_call = 1

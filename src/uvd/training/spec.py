@@ -49,6 +49,7 @@ def make_spec(
         varying_obs=varying_columns(obs),
         privileged_dim=task.privileged_dim,
         cycle_steps=cycle_steps,
+        horizon=task.horizon,
     )
 
 
