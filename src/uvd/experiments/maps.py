@@ -190,7 +190,7 @@ def make_maps(trained: api.Trained, seed: int, scene: Scene, goals: np.ndarray) 
     state, updates = trained.seed_state(seed).agent, jnp.asarray(_updates(trained))
     reached, learned, value = evaluate(state, context, goals, scene.reached, updates)
     title = f"really reached, all later steps\n({scene.how})"
-    soft, steps = "soft probability of achieving g", config.density.horizon
+    soft, steps = "soft probability of achieving g", config.density.lookahead
     maps = [Map(title, reached, soft)]
     if config.goals.needs_long_spans:
         title = "F learned, all later steps\n(proposes goals)"
