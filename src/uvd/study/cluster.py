@@ -31,9 +31,15 @@ POLL = 2.0  # seconds between two looks at the trials
 PIECE = 300.0  # seconds after which a copy goes back to the driver, at the next report
 
 
+def prepare_process() -> None:
+    """What JAX reads when it starts. A task has one core: more threads would hold others up."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # trials may share a GPU
+    os.environ.setdefault("PJRT_NPROC", "1")
+
+
 def train_in_place(out: Path, name: str, rows: Rows, study: bytes) -> bool:
     """A task: trains a trial to its end, from where it stands. False: this node does not see it."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # trials may share a GPU
+    prepare_process()
     path = out / "study.json"
     if not path.exists() or path.read_bytes() != study:
         return False
@@ -46,7 +52,7 @@ def train_in_place(out: Path, name: str, rows: Rows, study: bytes) -> bool:
 
 def train_copy(files: Files, seconds: float) -> Files:
     """A task: goes on with a copy of a trial's folder for some time, and returns it."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    prepare_process()
     begun = time.monotonic()
     with TemporaryDirectory(prefix="uvd-") as folder:
         path = Path(folder) / "trial"
