@@ -285,6 +285,7 @@ class Driver:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,  # Ctrl-C reaches it through us, once
+            env=os.environ | ({} if core is None else {"PJRT_NPROC": "1"}),  # a thread for its core
             pass_fds=(self.lock,),
         ) as process:
             self.processes.add(process)
