@@ -32,8 +32,8 @@ class GoalsConfig:
     """Which goals the critic and the actor learn from."""
 
     td_goals: Choice = "balanced"
-    """Goals of the TD update: intended, shuffled, density, balanced; future (biased). Of the last
-    three, a fifth stays the intended goals (at first three fifths)."""
+    """Goals of the TD update: intended, shuffled, density, balanced; future (biased). With the
+    last three, a fifth of the goals are still the intended ones (at first three fifths)."""
     actor_goals: Choice = "future"
     """Goals of the actor's update: the same choices, all of them sound here."""
     futures: Annotated[float, Range(0, 1)] = 0.5
@@ -102,7 +102,7 @@ def _future(source: Source, key: jax.Array) -> Goals:
 
 def _balanced(source: Source, key: jax.Array) -> Goals:
     """True futures and draws from the density, weighted so that, given (s, a), the
-    goal is independent of s'.
+    goal is independent of s' (but for the width of the kernel: docs/uvd.md has what was measured).
 
     Given s', a goal is drawn from the mixture m = (1 - share) p + share q, where p = p(g | s, a) is
     the density's and q = p(g | a, s') is the true future's; a still matters where exploration holds
