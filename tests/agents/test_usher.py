@@ -139,13 +139,21 @@ def test_usher_learns_from_the_goals_and_weights_that_it_draws(monkeypatch):
 
 
 def test_the_density_of_what_follows_is_that_of_the_policy(monkeypatch):
-    """p' is asked of s', with the slow actor's action for the pursued goal, one step on."""
+    """p' is asked of s', with the slow actor's action for the pursued goal, one step on; the v of a
+    weight is asked of s' with the action that led there, which does not tell the goal."""
     agent, state, ring = usher_on_counting_episodes()
-    asked, real = [], usher.relative_densities
+    asked, answers, real = [], [], usher.relative_densities
 
     def densities(net, norm, query, goal):
         asked.append(query)
-        return real(net, norm, query, goal)
+        answers.append(real(net, norm, query, goal))
+        return answers[-1]
+
+    def learn(self, td3, batch, goals, *rest):
+        answers.append(goals.weight)
+        return td3, {}
+
+    monkeypatch.setattr(ActorCritic, "learn", learn)
 
     monkeypatch.setattr(usher, "relative_densities", densities)
     agent.update(state, ring, KEY, jnp.asarray(0))
@@ -155,6 +163,13 @@ def test_the_density_of_what_follows_is_that_of_the_policy(monkeypatch):
     policy = jax.tree.map(np.asarray, agent.policy(state))
     action = act(policy, np.asarray(after.obs), -np.ones_like(after.obs))
     np.testing.assert_allclose(after.action, action, atol=1e-5)
+    outcome, (here, there, weight) = asked[-1], answers[-3:]
+    np.testing.assert_array_equal(outcome.obs, before.obs + 1)
+    np.testing.assert_array_equal(outcome.left, before.left - 1)
+    assert (after.action != 0).any()
+    assert (outcome.action == 0).all()  # as in the replay buffer
+    share = 0.8 * (before.left > 1)
+    np.testing.assert_allclose(weight, weights(here, there.outcome, share, 4.0), rtol=1e-5)
 
 
 def test_outcomes_have_their_true_shares_where_the_policy_reads_the_goal(monkeypatch):
