@@ -74,7 +74,7 @@ def test_pairs_are_in_the_tasks_units_with_the_previous_action(tmp_path: Path, e
     written = made(obs=17, extra=extra)
     folder = write_npz(written, tmp_path / "demos")
     settings = DemoSettings(str(folder), 1, 1, previous_action=True)
-    pairs, sha256 = demo_pairs(settings, TaskSizes(), needs_actions_for="bc")
+    pairs, sha256, _ = demo_pairs(settings, TaskSizes(), needs_actions_for="bc")
     assert sha256 == digest(load_demos(folder))
     t = written[0]
     action = np.clip(t.action / 2, -1, 1)
@@ -95,14 +95,14 @@ def test_pairs_of_a_built_in_task_are_cut_to_its_bounds(tmp_path: Path) -> None:
     task = make_task("PointLoop-v0")
     written = made((30,), obs=task.obs_dim, action=task.action_dim)
     settings = DemoSettings(str(write_npz(written, tmp_path / "demos")))
-    pairs, _ = demo_pairs(settings, task)
+    pairs, _, _ = demo_pairs(settings, task)
     np.testing.assert_array_equal(pairs.action, np.clip(written[0].action, -1, 1))
     np.testing.assert_array_equal(pairs.obs, written[0].obs[:-1])
 
 
 def test_what_needs_actions_says_so(tmp_path: Path) -> None:
     folder = write_npz([Trajectory(t.obs) for t in made()], tmp_path / "demos")
-    pairs, _ = demo_pairs(DemoSettings(str(folder)), TaskSizes())
+    pairs, _, _ = demo_pairs(DemoSettings(str(folder)), TaskSizes())
     assert pairs.action is None
     with pytest.raises(UserError, match="demos has no actions: bc needs them"):
         demo_pairs(DemoSettings(str(folder)), TaskSizes(), "bc")

@@ -113,9 +113,6 @@ class Goals(NamedTuple):
     weight: jax.Array | float = 1.0
 
 
-# What is added to the actor's loss.
-ActorLossFn = Callable[[MLP], jax.Array]
-
 # (state, batch, goals g, Q'(s', a'; g), the slow actor's a') -> (target, metrics)
 TargetFn = Callable[[TD3State, Batch, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Metrics]]
 
@@ -213,13 +210,7 @@ class ActorCritic:
         metrics |= {"critic/target": target.mean(), "actor/abs_action": abs(next_action).mean()}
         return state._replace(critic=critic, critic_opt=opt), {**metrics, **own}
 
-    def actor_step(
-        self,
-        state: TD3State,
-        obs: jax.Array,
-        goal: jax.Array,
-        more: ActorLossFn | None = None,
-    ) -> TD3State:
+    def actor_step(self, state: TD3State, obs: jax.Array, goal: jax.Array) -> TD3State:
         """One step up the deterministic policy gradient, then the slow copies follow.
 
         No s' enters here: any goal, even one seen in hindsight, leaves the optimum unmoved.
@@ -230,7 +221,6 @@ class ActorCritic:
             action = self.action(actor, state.norm, obs, goal)
             out = self.critic_outputs(first, state.norm, obs, goal, action)
             penalty = self.config.action_penalty * (action**2).mean()
-            penalty += more(actor) if more else 0.0
             return -self.head.utility(out[0]).mean() + penalty, None
 
         actor, opt, _ = gradient_step(
@@ -254,15 +244,13 @@ class ActorCritic:
         actor_goal: Callable[[], jax.Array],
         key: jax.Array,
         step: jax.Array,
-        more: ActorLossFn | None = None,
     ) -> tuple[TD3State, Metrics]:
-        """A critic step and, every `policy_delay`-th time, an actor step on the observations, with
-        `more` added to the actor's loss."""
+        """A critic step and, every `policy_delay`-th time, an actor step on the observations."""
         config = self.config
         state, metrics = self.critic_step(state, batch, goals, target_fn, key)
 
         def improve(s: TD3State) -> TD3State:
-            return self.actor_step(s, batch.obs, actor_goal(), more)
+            return self.actor_step(s, batch.obs, actor_goal())
 
         def improve_if_started(s: TD3State) -> TD3State:
             # A graphics card waits for the host at every condition: there is none without need.

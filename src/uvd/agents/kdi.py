@@ -1,14 +1,14 @@
 """Kernel density imitation: off-policy learning of a recomputed reward, without networks for it.
 
     for each update:
-        every 500 updates (`REFRESH`): kernel width; d(t), the agent's recent density at each
-            demonstrated step t; weights w(t) = 1 / d(t), bounded
+        every 500 updates (`REFRESH`): the width under which the mean of log d is -4.2; d(t), the
+            agent's recent density at each demonstrated step t; weights w(t) = 1 / d(t), bounded
         draw transitions (s, a, s')
         reward  r(s, a) = mean over t of w(t) F(t | s, a), with kernels F          (`reward_of`)
         target  y = (1 - gamma) r(s, a) + gamma Q'(s', mu'(s'))
         critics Q and actor mu: TD3's steps towards y
-    after each cycle of episodes: score = mean over t of log(c d(t) + e^-3) of this cycle alone,
-        where c is the share of whole episodes that its episodes lasted
+    after each cycle of episodes: score = how near its steps came to the demonstrated ones, less
+        where its episodes ended early
 
 The reward is the kernel-smoothed ratio of the expert's density to the agent's: the gradient of the
 likelihood of the demonstrations (Eq. 8) as a single value. There is no goal, no maximum and no
@@ -26,7 +26,6 @@ import jax.numpy as jnp
 
 from uvd.agents.actor_critic import (
     ActorCritic,
-    ActorLossFn,
     Goals,
     TargetFn,
     TD3Config,
@@ -40,7 +39,7 @@ from uvd.agents.agent import (
     DemoSteps,
     Preset,
     Spec,
-    demonstrations,
+    simulated,
 )
 from uvd.agents.demo_weights import demo_metrics, draw, log_mean, log_weights
 from uvd.agents.heads import make_head
@@ -48,12 +47,13 @@ from uvd.agents.kernels import Kernels, Match, resolve_match
 from uvd.collect.exploration import CollectConfig
 from uvd.core import replay
 from uvd.core.config import Count, NotNegative, Positive, Range, Size, require, validate
-from uvd.core.policy import MLP, Norm
+from uvd.core.policy import Norm
 from uvd.core.replay import Batch, Ring
 from uvd.core.schedule import halving
 
 MAX_STEPS = 1000  # demonstrated steps in a reward: of more, so many are drawn by their weights
 REFRESH = 500  # updates after which width and weights are computed anew
+MEAN_LOG_D = -4.2  # of demonstrated steps, at the width that follows: see docs/choices.md
 LOG_DENSITY_FLOOR = -60.0  # d counts as no less, in logarithms below the kernel's peak
 SCORED_STEPS = 1000  # a policy's closeness is that of at least so many steps
 LOG_SCORE_FLOOR = -3.0  # from here on a demonstrated step begins to count for a policy's score
@@ -65,14 +65,14 @@ class KDIConfig:
 
     td3: TD3Config = field(
         default_factory=lambda: TD3Config(
-            batch=128, hidden=(256, 256), actor_lr=3e-4, critic_lr=6e-4, tau=0.005,
+            gamma=0.99, batch=128, hidden=(256, 256), actor_lr=3e-4, critic_lr=6e-4, tau=0.005,
             target_noise=0.2, action_penalty=0.0, critic_head="huber", critic_norm=True,
             actor_start=500,
         )
     )  # fmt: skip
     collect: CollectConfig = field(
         default_factory=lambda: CollectConfig(
-            noise=0.15, late_noise=0.07, late_updates=60_000, random=0.0, hold=1, warmup=10_000,
+            noise=0.15, late_noise=0.07, late_updates=60_000, random=0.0, hold=1, warmup=2000,
             warmup_random=True, capacity=1_000_000, updates_per_step=1.0, probe_noise=0.3,
         )
     )  # fmt: skip
@@ -80,19 +80,14 @@ class KDIConfig:
     """What is compared: pairs (s, a), changes (s, s' - s) or states (s'); auto: the first of these
     that the demonstrations offer. The defaults of the settings below are those of pairs; changes
     and states have their own."""
-    width: Positive = 1.17
-    """Width of the kernels at the start, in normalised units (changes: 1, states: 1.16)."""
-    width_half: Size = 60_000
-    """Updates in which the width halves (0: it stays; states: it stays)."""
+    width: NotNegative = 0.0
+    """Width of the kernels at the start, in normalised units. 0: the width follows from how near
+    the agent is, so that the mean of log d stays the same (states: 1.16)."""
+    width_half: Size = 0
+    """Updates in which a width that was given halves (0: it stays)."""
     width_end: Positive = 0.7
-    """The width never falls below this (changes: 0.6)."""
-    width_log_d: Annotated[float, Range(-50, 0)] = 0.0
-    """Instead of that schedule: the width is the one under which the mean of log d is this, for
-    example -4.2, so that kernels narrow as the agent comes near (0: the schedule)."""
-    clone: NotNegative = 0.0
-    """Weight of behaviour cloning, the mean of (mu(s) - a)² over demonstrated pairs, in the actor's
-    loss (0: none)."""
-    weight_bound: Annotated[float, Range(1)] = 2.0
+    """A width that was given never falls below this (states: 1.16)."""
+    weight_bound: Annotated[float, Range(1)] = 5.0
     """A demonstrated step has weight mean d / d(t), at most this (states: 30)."""
     short: Count = 4000
     """The agent's density d is that of so many of its newest steps (states: 20 000)."""
@@ -100,7 +95,7 @@ class KDIConfig:
     def __post_init__(self) -> None:
         validate(self)
         require(
-            self.width_end <= self.width,
+            not self.width or self.width_end <= self.width,
             f"width_end = {self.width_end} is above width = {self.width}",
         )
         require(
@@ -114,11 +109,11 @@ class KDIConfig:
 BY_MATCH: dict[str, dict[str, Any]] = {
     "pairs": {},
     "changes": {
-        "width": 1.0, "width_end": 0.6, "noise": 0.3, "late_noise": 0.1, "late_updates": 100_000,
+        "noise": 0.3, "late_noise": 0.1, "late_updates": 100_000,
     },
     "states": {
-        "width": 1.16, "width_half": 0, "width_end": 1.16, "weight_bound": 30.0, "short": 20_000,
-        "late_noise": 0.1, "late_updates": 600_000,
+        "width": 1.16, "width_end": 1.16, "weight_bound": 30.0, "short": 20_000, "gamma": 0.98,
+        "warmup": 10_000, "late_noise": 0.1, "late_updates": 600_000,
     },
 }  # fmt: skip
 
@@ -196,38 +191,25 @@ def survival(ring: Ring, newest: int, horizon: int) -> jax.Array:
 
 def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
     """KDI, its settings bound."""
-    td3, kernels, demos = config.td3, Kernels(config.match, spec), demonstrations(spec)
-    require(not config.clone or demos.action is not None, "no actions, which clone needs")
+    td3, kernels = config.td3, Kernels(config.match, spec)
     ac = ActorCritic(td3, make_head(td3.critic_head, 1.0, td3.critic_start), spec)
     no_goal = jnp.zeros((td3.batch, 0))
 
-    def width_at(step: jax.Array) -> jax.Array:
-        return halving(config.width, config.width_half, config.width_end, step)
+    def width_at(step: jax.Array, norm: Norm, ring: Ring) -> jax.Array:
+        if config.width:
+            return halving(config.width, config.width_half, config.width_end, step)
+        return kernels.width_for(MEAN_LOG_D, norm, ring, config.short)
 
     def init(key: jax.Array) -> KDIState:
         key_td3, _ = jax.random.split(key)
-        width = width_at(jnp.zeros((), jnp.int32))
-        return KDIState(ac.init(key_td3), width, jnp.zeros(len(kernels.demo_points)))
-
-    def clone_loss(key: jax.Array, norm: Norm) -> ActorLossFn:
-        pick = jax.random.randint(key, (td3.batch,), 0, len(demos.obs))
-        assert demos.action is not None
-        obs, wanted = demos.obs[pick], jnp.clip(demos.action[pick], -1, 1)
-
-        def loss(actor: MLP) -> jax.Array:
-            action = ac.action(actor, norm, obs, no_goal)
-            return config.clone * ((action - wanted) ** 2).mean()
-
-        return loss
+        return KDIState(ac.init(key_td3), jnp.zeros(()), jnp.zeros(len(kernels.demo_points)))
 
     def update(state: KDIState, ring: Ring, key: jax.Array, step: jax.Array):
         _, key_rows, key_steps, _, key_target = jax.random.split(key, 5)
         norm = state.td3.norm
 
         def refreshed() -> tuple[jax.Array, jax.Array]:
-            width = width_at(step)
-            if config.width_log_d:
-                width = kernels.width_for(config.width_log_d, norm, ring, config.short)
+            width = width_at(step, norm, ring)
             return width, kernels.log_d(width, norm, ring, config.short)
 
         due = step % REFRESH == 0
@@ -236,21 +218,22 @@ def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
         batch = replay.fetch(ring, replay.sample(ring, key_rows, td3.batch))
         target_fn = make_target(config, kernels, width, weighted)
         inner, metrics = ac.learn(
-            state.td3, batch, Goals(no_goal), target_fn, lambda: no_goal, key_target, step,
-            clone_loss(key_steps, norm) if config.clone else None,
-        )  # fmt: skip
+            state.td3, batch, Goals(no_goal), target_fn, lambda: no_goal, key_target, step
+        )
         weight = jnp.exp(log_weights(log_d, config.weight_bound))
         metrics |= {"demos/width": width, **demo_metrics(log_d, weight)}
         return KDIState(inner, width, log_d), metrics
 
     def score(state: KDIState, ring: Ring) -> jax.Array:
-        """How likely the demonstrations are under the newest cycle alone, at the last width."""
-        if config.width_log_d:
+        """How near the newest cycle alone came to the demonstrations. With a width that was given:
+        how likely they are under it, at the last width."""
+        norm = state.td3.norm
+        if not config.width:
             steps = max(spec.cycle_steps, SCORED_STEPS)
-            near = kernels.closeness(state.td3.norm, ring, steps)
+            near = kernels.closeness(norm, ring, steps)
             return near + jnp.log(survival(ring, steps, spec.horizon))
         end = config.width_end if config.width_half else config.width
-        log_d = kernels.log_d(end, state.td3.norm, ring, spec.cycle_steps)
+        log_d = kernels.log_d(end, norm, ring, spec.cycle_steps)
         log_d += jnp.log(survival(ring, spec.cycle_steps, spec.horizon))
         return jnp.logaddexp(log_d, LOG_SCORE_FLOOR).mean()
 
@@ -269,7 +252,12 @@ ALGORITHMS["kdi"] = Algorithm(
     about="kernel density imitation: minutes on one CPU core, from few pairs (KDI)",
     config=KDIConfig,
     make=make_kdi,
-    presets={"humanoid": Preset("Humanoid, from states and the actions before them", HUMANOID)},
+    presets={
+        "environment": Preset(
+            "Gymnasium environments: updates every 250 steps", {"cycle_steps": 250}, simulated
+        ),
+        "humanoid": Preset("Humanoid, from states and the actions before them", HUMANOID),
+    },
     learns_from="demos",
     defaults_for=defaults_for,
     run_defaults={"envs": 1},

@@ -1,4 +1,4 @@
-"""What is unusual about demonstrations beside random play, said before training starts."""
+"""What is unusual about demonstrations, said before training starts."""
 
 from collections.abc import Iterable
 
@@ -6,8 +6,35 @@ import numpy as np
 
 from uvd.core.episode import DemoSteps
 from uvd.core.normalize import varying_columns
+from uvd.demos.memory import Trajectory
 
 NAMED = 8  # columns that a notice names at the most
+SEEN = 2000  # first steps of a trajectory that are searched for a repeated movement
+WORSE = 1.25  # ratio of distances from which on another `every` is recommended
+
+
+def phases_missed(trajectory: Trajectory, every: int) -> str | None:
+    """A line if every n-th step meets only some phases of a movement that repeats, and a
+    neighbour of n meets more of them."""
+    parts = [trajectory.obs[: trajectory.steps], trajectory.action]
+    x = np.concatenate([part[:SEEN] for part in parts if part is not None], 1)
+    if every < 3 or len(x) < 10 * every:
+        return None
+    x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-6)
+
+    def distance(n: int) -> float:
+        """The mean distance of a step to the nearest chosen one."""
+        chosen = x[n // 2 :: n]
+        squared = (x**2).sum(1)[:, None] + (chosen**2).sum(1) - 2 * x @ chosen.T
+        return float(np.sqrt(np.maximum(squared.min(1), 0)).mean())
+
+    better = min(every - 1, every + 1, key=distance)
+    if distance(every) < WORSE * distance(better):
+        return None
+    return (
+        f"every = {every} chooses few phases of a movement that repeats: with every = {better} the "
+        "chosen steps are nearer to the whole trajectory"
+    )
 
 
 def notices(demos: DemoSteps, played: np.ndarray) -> list[str]:

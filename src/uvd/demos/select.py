@@ -7,6 +7,7 @@ import numpy as np
 from uvd.core.config import require
 from uvd.core.episode import DemoSteps
 from uvd.core.errors import UserError
+from uvd.demos.check import phases_missed
 from uvd.demos.files import load_demos
 from uvd.demos.memory import Demos, Trajectory, digest, fit_demos
 from uvd.tasks.env import EnvTask
@@ -31,8 +32,9 @@ class DemoSettings:
 
 def demo_pairs(
     settings: DemoSettings, task: Task | EnvTask, needs_actions_for: str | None = None
-) -> tuple[DemoSteps, str]:
-    """The chosen pairs as the task has them, and a hash of all the demonstrations.
+) -> tuple[DemoSteps, str, str | None]:
+    """The chosen pairs as the task has them, a hash of all the demonstrations, and a notice if
+    the choice misses phases of a movement.
 
     `task` is the one whose observations are without the previous action. `needs_actions_for` names
     an algorithm that cannot learn from observations alone.
@@ -56,7 +58,7 @@ def demo_pairs(
 
     demos = demos.changed(convert)
     pairs = select(demos, settings.trajectories, settings.every, settings.offset)
-    return pairs, digest(loaded)
+    return pairs, digest(loaded), phases_missed(demos.trajectories[0], settings.every)
 
 
 def select(

@@ -37,6 +37,7 @@ class Inputs(NamedTuple):
 
     task: Task | EnvTask
     demos: DemoSteps | None
+    notice: str | None = None  # of which demonstrated steps were chosen
 
 
 @dataclass(frozen=True)
@@ -104,17 +105,17 @@ def read_inputs(config: RunConfig, demos: DemoSteps | None = None) -> tuple[Inpu
     algorithm = get_algorithm(config.algorithm)
     task = find_task(config.task, config.task_settings)
     check_fit(config, task)
-    sha256 = config.sha256
+    sha256, notice = config.sha256, None
     if algorithm.learns_from == "demos" and demos is None:
         name = config.algorithm if algorithm.needs_actions else None
-        demos, sha256 = demo_pairs(config.demos, task, name)
+        demos, sha256, notice = demo_pairs(config.demos, task, name)
         if config.sha256 not in ("", sha256):
             raise UserError(
                 f"{config.demos.demos} holds other demonstrations than those this run began with"
             )
     if config.demos.previous_action:
         task = with_previous_action(task)
-    return Inputs(task, demos), sha256
+    return Inputs(task, demos, notice), sha256
 
 
 def check_fit(config: RunConfig, task: Task | EnvTask) -> None:
@@ -194,10 +195,10 @@ def make_schedule(config: RunConfig, task: Task | EnvTask) -> Schedule:
 def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
     """From complete settings to compiled functions."""
     algorithm = get_algorithm(config.algorithm)
-    task, demos = inputs
+    task, demos, notice = inputs
     collect, run = algorithm.collect(config.settings), config.run
     schedule = make_schedule(config, task)
-    unusual: list[str] = []
+    unusual = [notice] if notice else []
 
     def bind(probe: Episode) -> tuple[Spec, Agent]:
         """The task as these roll-outs show it, and the algorithm for it."""
