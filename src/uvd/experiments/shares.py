@@ -44,11 +44,6 @@ def amount_of(run: Run) -> Amount:
     return Amount(demos["trajectories"], demos.get("every", 1))
 
 
-def label_of(run: Run) -> str:
-    """The method of a run, whose folder is TASK-METHOD-AMOUNT."""
-    return curves.method_name(run).removesuffix(f"-{amount_of(run)}".upper())
-
-
 class Scale(NamedTuple):
     """Both ends of a task's scale, as references.json has them."""
 
@@ -145,7 +140,7 @@ def read(out: Path, paths: Sequence[Path]) -> list[Found]:
         amount, returns = amount_of(run), np.array(rows[-1]["eval/return"], float)
         taken = len(range(amount.every // 2, scale.steps, amount.every))
         words, share = f"{amount.trajectories} × {taken}", scale.share(returns)
-        found.append(Found(run, task, label_of(run), amount, words, rows, returns, share))
+        found.append(Found(run, task, curves.method_name(run), amount, words, rows, returns, share))
     tasks, methods = ([getattr(f, name) for f in found] for name in ("task", "method"))
 
     def place(f: Found) -> tuple[float, ...]:
