@@ -421,7 +421,7 @@ class Sweep(Trials):
         trials = runner.complete(study, self.of(study))
         if self.dry_run:
             return runner.dry_run(trials, self.jobs)
-        out = self.out or Path("runs", study.name)
+        out = self.out or Path("runs", study.path.stem)
         runner.plan(out, trials)
         self.train(out, list(trials))
         return write_page(out)
@@ -443,7 +443,7 @@ class Reproduce(Trials):
         from uvd.study import runner
 
         study = reproduce.load(self.experiment)
-        out = self.out or Path("runs", study.name)
+        out = self.out or Path("runs", study.path.stem)
         if self.draw:
             reproduce.draw(study, out)
             return write_page(out)

@@ -24,6 +24,7 @@ from uvd.demos.memory import digest
 from uvd.experiments import curves, statistics, tables
 from uvd.experiments.tables import Sheet
 from uvd.runs import Run
+from uvd.runs.files import replace_file
 from uvd.study.file import Amount
 from uvd.tasks.find import find_task
 from uvd.tasks.task import Task
@@ -110,9 +111,7 @@ def measure_scale(out: Path, task: str, source: str) -> None:
         random_episodes=len(random),
     )
     rows = {name: scale._asdict() for name, scale in scales.items()}
-    with refused(f"cannot make the folder {out}", OSError):
-        out.mkdir(parents=True, exist_ok=True)
-    (out / "references.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    replace_file(out / "references.json", json.dumps(rows, indent=1).encode() + b"\n")
 
 
 class Found(NamedTuple):
