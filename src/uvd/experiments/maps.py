@@ -20,7 +20,6 @@ from uvd.agents.goal_density import GoalDensity
 from uvd.agents.heads import make_head
 from uvd.agents.uvd import UVDState
 from uvd.collect import worker
-from uvd.collect.device import rollouts
 from uvd.collect.exploration import Exploration
 from uvd.core.config import require
 from uvd.core.policy import Policy, act
@@ -73,31 +72,21 @@ def point_scene(task: Task, policy: Policy, how: Exploration, episode: int, step
     key = jax.random.fold_in(jax.random.key(3), episode)
     key_start, key_noise, key_explore, key_clean = jax.random.split(key, 4)
 
-    def act_on(policy: Policy, state: Any) -> jax.Array:
-        return act(policy, task.observe(state), task.goal(state))
-
     @jax.jit
-    def move(policy: Policy, state: Any, key: jax.Array) -> Any:
-        return task.step(state, act_on(policy, state), key)
-
-    @jax.jit
-    def follow(policy: Policy, how: Exploration, state: Any, key: jax.Array) -> jax.Array:
-        """What is achieved after (state, action) until the episode ends, in many roll-outs."""
-        # An episode that begins with the outcome of the action.
-        later = task._replace(
-            reset=lambda key: move(policy, state, key), horizon=task.horizon - step - 1
-        )
-        return rollouts(later, how, policy, key, ROLLOUTS).achieved
+    def move(state: Any, key: jax.Array) -> Any:
+        return task.step(state, act(policy, task.observe(state), task.goal(state)), key)
 
     state = task.reset(key_start)
     for key in jax.random.split(key_noise, task.horizon)[:step]:
-        state = move(policy, state, key)
+        state = move(state, key)
+    # Episodes that begin with the outcome of the action.
+    later = task._replace(reset=lambda key: move(state, key), horizon=task.horizon - step - 1)
     reached, paths = (
-        np.asarray(follow(policy, how, state, key))
+        np.asarray(api.device_rollouts(later, how, policy, key, ROLLOUTS).achieved)
         for how, key in ((how, key_explore), (Exploration(), key_clean))
     )
-    here = (task.observe(state), act_on(policy, state), task.achieved(state), task.goal(state))
-    obs, action, achieved, goal = (np.asarray(x) for x in here)
+    obs, achieved, goal = (np.asarray(f(state)) for f in (task.observe, task.achieved, task.goal))
+    action = act(policy, obs, goal)
     reached = reached.reshape(-1, task.goal_dim)
     return Scene(step, obs, action, achieved, goal, reached, paths[:PATHS])
 
@@ -265,16 +254,16 @@ def draw_density(
             ax.add_patch(_pit(fill=False, ec="white", lw=1, ls="--"))
         ax.set(xlim=box[:2], ylim=box[2:])
         ax.locator_params(nbins=4)
-    handles = [Line2D([], [], ls="", label=name, **mark) for name, (_, mark) in marks.items()]
-    handles.append(Line2D([], [], color="white", lw=0.8, label="paths without exploration"))
+    legend = {name: {"ls": "", **mark} for name, (_, mark) in marks.items()}
+    legend["paths without exploration"] = {"color": "white", "lw": 0.8}
     for path in scene.paths:
         axes[0].plot(*path[:, :2].T, color="white", lw=0.5, alpha=0.7)
     if isinstance(task, EnvTask):
-        reached: Style = {"ls": "", "marker": ".", "color": "#cc79a7"}
-        axes[0].plot(*scene.reached[:, :2].T, ms=1.5, **reached)
-        handles.append(Line2D([], [], label="reached", **reached))
+        legend["reached"] = {"ls": "", "marker": ".", "color": "#cc79a7"}
+        axes[0].plot(*scene.reached[:, :2].T, ms=1.5, **legend["reached"])
     if task.id == CLIFF:
-        handles.append(Line2D([], [], color="white", lw=1, ls="--", label="pit"))
+        legend["pit"] = {"color": "white", "lw": 1, "ls": "--"}
+    handles = [Line2D([], [], label=name, **style) for name, style in legend.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), **LEGEND)
     figure.suptitle(f"{task.id}, seed {seed}, episode {episode}, step {scene.step}", fontsize=11)
     save(figure, out)
@@ -317,10 +306,9 @@ def draw_paths(runs: Sequence[Path], out: Path) -> None:
 
 def _draw_run_paths(ax: Axes, trained: api.Trained) -> None:
     """The evaluation episodes of all seeds."""
-    task, number = trained.plan.task, trained.plan.run.eval_episodes
-    assert isinstance(task, Task)
-    play = jax.jit(lambda policy: rollouts(task, Exploration(), policy, jax.random.key(1), number))
-    played = [play(trained.policy(seed).policy) for seed in trained.seeds]
+    task, key, number = trained.plan.task, jax.random.key(1), trained.plan.run.eval_episodes
+    policies = [trained.policy(seed).policy for seed in trained.seeds]
+    played = [api.device_rollouts(task, Exploration(), p, key, number) for p in policies]
     paths, goals, success = (
         np.concatenate([getattr(e, name) for e in played])
         for name in ("achieved", "goal", "success")
