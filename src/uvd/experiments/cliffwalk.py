@@ -102,16 +102,14 @@ class Learner(NamedTuple):
 
     def see(self, grid: Grid, episodes: Episodes, rng: np.random.Generator) -> Array:
         """Transitions ``N[s, a, p, g]`` that teach goal g; ``[s, a, p, 1]`` if they teach all."""
-        if self.goals is None:
-            return count(grid, episodes, 0, 1)
-        return count(grid, episodes, self.goals(episodes, rng), grid.cells)
+        return count(grid, episodes, self.goals and self.goals(episodes, rng))
 
 
-def count(grid: Grid, episodes: Episodes, goals: Index | int, width: int) -> Array:
-    """How often each transition teaches each of `width` goals."""
-    pair = episodes.states[:, :-1] * len(ACTIONS) + episodes.actions
-    flat = (pair * grid.cells + episodes.states[:, 1:]) * width + goals
-    shape = (grid.cells, len(ACTIONS), grid.cells, width)
+def count(grid: Grid, episodes: Episodes, goals: Index | None = None) -> Array:
+    """How often each transition teaches each goal; without goals, how often it was seen."""
+    shape = (grid.cells, len(ACTIONS), grid.cells, 1 if goals is None else grid.cells)
+    seen = (episodes.states[:, :-1], episodes.actions, episodes.states[:, 1:])
+    flat = np.ravel_multi_index((*seen, np.intp(0) if goals is None else goals), shape)
     return np.bincount(flat.ravel(), minlength=int(np.prod(shape))).reshape(shape).astype(float)
 
 
@@ -157,7 +155,7 @@ def learn(grid: Grid, strategy: str, seed: int) -> Belief:
         practice = rng.random(EPISODES) < PRACTICE
         goals = np.where(practice, rng.choice(grid.safe, EPISODES), grid.goal)
         played = cliffwalk.simulate(grid, cliffwalk.greedy(q), goals, EPSILON, rng)
-        steps += count(grid, played, 0, 1)
+        steps += count(grid, played)
         seen += learner.see(grid, played, rng)
         model = believed_model(seen)
         achieved = learner.achieved(model, believed_model(steps))
@@ -265,7 +263,7 @@ def draw_bias(rows: Rows, path: Path) -> None:
     save(figure, path)
 
 
-def draw_figure1(path: Path, slip: float = 0.3, seed: int = 0) -> None:
+def draw_figure1(path: Path, slip: float = 0.3) -> None:
     """The paper's Figure 1: where the greedy policies of exact values, UVD and HER lead.
 
     The width and strength of an arrow is the expected number of such steps in an episode, red where
@@ -274,7 +272,7 @@ def draw_figure1(path: Path, slip: float = 0.3, seed: int = 0) -> None:
     grid = Grid(slip=slip)
     believed = {"Exact values": cliffwalk.optimal_values(grid)}
     for strategy in ("uvd", "her-future", "her-paper"):
-        believed[LEARNERS[strategy].label] = learn(grid, strategy, seed).q
+        believed[LEARNERS[strategy].label] = learn(grid, strategy, seed=0).q
     model = cliffwalk.true_model(grid)
     reward = cliffwalk.goal_reward(model, grid.gamma)
     figure = Figure(figsize=(8, 6), layout="constrained")

@@ -117,24 +117,22 @@ def label_runs(runs: Iterable[Run]) -> dict[Path, str]:
 
     Two runs on a task have the same label if they differ only in their seeds.
     """
-    groups: dict[tuple[str, str], dict[Path, dict[str, Any]]] = defaultdict(dict)
-    named: dict[tuple[str, str], set[str]] = defaultdict(set)
+    groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        key = run.config["algorithm"], task_name(run)
-        groups[key][run.path] = settings_of(run.config)
-        named[key].add(run.config["preset"])
+        groups[run.config["algorithm"]][task_name(run)].append(run)
     labels = {}
-    for algorithm in dict.fromkeys(algorithm for algorithm, _ in groups):
-        own = {task: group for (name, task), group in groups.items() if name == algorithm}
-        telling = _telling([list(group.values()) for group in own.values()])
-        for task, group in own.items():
+    for algorithm, tasks in groups.items():
+        telling = _telling([[settings_of(run.config) for run in own] for own in tasks.values()])
+        for own in tasks.values():
             # Beside several presets, the first in the algorithm's list is the usual one.
-            preset = next((p for p in presets(algorithm) if p in named[algorithm, task]), "")
-            normal = usual(algorithm, task.split(" (")[0], preset)
-            for path, settings in group.items():
+            named = {run.config["preset"] for run in own}
+            preset = next((p for p in presets(algorithm) if p in named), "")
+            normal = usual(algorithm, own[0].config["task"], preset)
+            for run in own:
+                settings = settings_of(run.config)
                 unusual = [name for name in telling if settings.get(name) != normal.get(name)]
                 text = ", ".join(f"{name}={_text(settings.get(name))}" for name in unusual)
-                labels[path] = f"{algorithm.upper()} {text}".strip()
+                labels[run.path] = f"{algorithm.upper()} {text}".strip()
     return labels
 
 
@@ -145,10 +143,8 @@ def _telling(groups: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
         return [len({repr([s.get(name) for name in names]) for s in group}) for group in groups]
 
     everything = list(dict.fromkeys(name for group in groups for s in group for name in s))
-    names, wanted = (
-        [name for name in everything if kinds([name]) != [1] * len(groups)],
-        kinds(everything),
-    )
+    wanted = kinds(everything)
+    names = [name for name in everything if kinds([name]) != [1] * len(groups)]
     # Budgets and numbers go first: a choice says more of a method.
     budget = flatten(RunSettings())
     values = {name: next(s[name] for g in groups for s in g if name in s) for name in names}
