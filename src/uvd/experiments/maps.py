@@ -18,7 +18,6 @@ from uvd.agents.actor_critic import ActorCritic
 from uvd.agents.futures import SHORT_TERM, Context, long_term
 from uvd.agents.goal_density import GoalDensity
 from uvd.agents.heads import make_head
-from uvd.agents.uvd import UVDState
 from uvd.collect import worker
 from uvd.collect.exploration import Exploration
 from uvd.core.config import require
@@ -144,48 +143,39 @@ class Map(NamedTuple):
     scale: str  # what the values are; maps of one scale share their colours
 
 
-def make_maps(trained: api.Trained, seed: int, scene: Scene, goals: np.ndarray) -> list[Map]:
+def make_maps(trained: api.Trained, seed: int, scene: Scene, goals: jax.Array) -> list[Map]:
     """For goals `[N, goal]`: how often they were reached, the density F that learned it, and Q."""
     plan, config = trained.plan, trained.plan.config.settings
     density = GoalDensity(config.density, plan.spec, config.td3.optimiser, config.td3.gamma)
     kernel = density.kernel
     head = make_head(config.td3.critic_head, density.bound, config.td3.critic_start)
     ac = ActorCritic(config.td3, head, plan.spec)
-    rows = (scene.obs, scene.action, scene.achieved, scene.goal)
-    context = Context(*(jnp.tile(x, (len(goals), 1)) for x in rows))
-
-    @jax.jit
-    def evaluate(
-        state: UVDState, context: Context, goals: jax.Array, reached: jax.Array, updates: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What was reached; F over the short and all long time spans; and Q."""
-        width = kernel.width(updates) if config.density.smoothing else NARROW
-
-        def soft_success(goal: jax.Array) -> jax.Array:
-            gap = (goal - reached)[:, kernel.columns] / (width * kernel.unit)
-            return jnp.exp(-(gap**2).sum(-1) / 2).mean()
-
-        def learned(time_code: jax.Array) -> jax.Array:
-            log_f = density.log_prob(state.flow, norm, context, goals, time_code)
-            return density.scaled(log_f, updates) / density.bound
-
-        norm, offsets = state.td3.norm, jnp.arange(1, plan.task.horizon + 1)
-        codes = jnp.append(long_term(offsets), SHORT_TERM)
-        action = ac.action(state.td3.actor_target, norm, context.obs, goals)
-        outputs = ac.critic_outputs(state.td3.critic, norm, context.obs, goals, action)
-        value = head.value(outputs).min(0) / density.bound
-        return jax.lax.map(soft_success, goals), jax.lax.map(learned, codes), value
-
     state, updates = trained.seed_state(seed).agent, jnp.asarray(_updates(trained))
-    reached, learned, value = evaluate(state, context, goals, scene.reached, updates)
+    norm, rows = state.td3.norm, (scene.obs, scene.action, scene.achieved, scene.goal)
+    context = Context(*(jnp.tile(x, (len(goals), 1)) for x in rows))
+    width = kernel.width(updates) if config.density.smoothing else NARROW
+
+    def soft_success(goal: jax.Array) -> jax.Array:
+        gap = (goal - scene.reached)[:, kernel.columns] / (width * kernel.unit)
+        return jnp.exp(-(gap**2).sum(-1) / 2).mean()
+
+    def learned(time_code: jax.Array | float) -> jax.Array:
+        log_f = density.log_prob(state.flow, norm, context, goals, time_code)
+        return density.scaled(log_f, updates) / density.bound
+
     title = f"really reached, all later steps\n({scene.how})"
     soft, steps = "soft probability of achieving g", config.density.lookahead
-    maps = [Map(title, reached, soft)]
+    maps = [Map(title, jax.lax.map(soft_success, goals), soft)]
     if config.goals.needs_long_spans:
         title = "F learned, all later steps\n(proposes goals)"
-        maps.append(Map(title, learned[:-1].mean(0), soft))
+        spans = long_term(jnp.arange(1, plan.task.horizon + 1))
+        maps.append(Map(title, jax.lax.map(learned, spans).mean(0), soft))
     ahead = f"next {steps} steps" if steps > 1 else "next step"
-    maps.append(Map(f"F learned, {ahead}\n(enters the target)", learned[-1], f"{soft}, {ahead}"))
+    title, now = f"F learned, {ahead}\n(enters the target)", learned(SHORT_TERM)
+    maps.append(Map(title, now, f"{soft}, {ahead}"))
+    action = ac.action(state.td3.actor_target, norm, context.obs, goals)
+    outputs = ac.critic_outputs(state.td3.critic, norm, context.obs, goals, action)
+    value = head.value(outputs).min(0) / density.bound
     return [*maps, Map("the critic: Q(s, μ(s; g); g)", value, "share of its bound")]
 
 
@@ -234,7 +224,7 @@ def draw_density(
     xy = np.stack(np.meshgrid(*(np.linspace(x - half, x + half, GRID) for x in centre)), -1)
     goals = np.tile(scene.achieved, (GRID * GRID, 1))
     goals[:, :2] = xy.reshape(-1, 2)
-    maps = make_maps(trained, seed, scene, goals)
+    maps = make_maps(trained, seed, scene, jnp.asarray(goals))
 
     figure, axes = _panels(len(maps))
     box = (centre[0] - half, centre[0] + half, centre[1] - half, centre[1] + half)
