@@ -48,7 +48,7 @@ def draw(study: Study, out: Path) -> None:
 
     def panel(run: Run) -> str:
         title = titles.get(run.config["task"], curves.task_name(run))
-        return f"{title}, {shares.amount_of(run)}" if "demos" in run.config else title
+        return "{}, {}x{}".format(title, *shares.amount_of(run)) if "demos" in run.config else title
 
     if "demos" in Run.open(paths[0]).config:
         metric, found = "eval/return", shares.read(out, paths)

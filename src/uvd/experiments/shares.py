@@ -25,7 +25,6 @@ from uvd.experiments import curves, statistics, tables
 from uvd.experiments.tables import Sheet
 from uvd.runs import Run
 from uvd.runs.files import replace_file
-from uvd.study.file import Amount
 from uvd.tasks.find import find_task
 from uvd.tasks.task import Task
 
@@ -39,10 +38,10 @@ Finite: every metric of every report is a number.
 """
 
 
-def amount_of(run: Run) -> Amount:
-    """The amount of demonstrations that a run imitates."""
+def amount_of(run: Run) -> tuple[int, int]:
+    """How many trajectories a run imitates, and that it takes every n-th step of each."""
     demos = run.config["demos"]
-    return Amount(demos["trajectories"], demos.get("every", 1))
+    return demos["trajectories"], demos.get("every", 1)
 
 
 class Scale(NamedTuple):
@@ -120,7 +119,6 @@ class Found(NamedTuple):
     run: Run
     task: str
     method: str
-    amount: Amount
     demonstrations: str  # the amount as the figure words it
     rows: list[dict[str, Any]]
     returns: np.ndarray  # a number a seed
@@ -136,14 +134,14 @@ def read(out: Path, paths: Sequence[Path]) -> list[Found]:
             raise UserError(
                 f"{run.path} imitates other demonstrations than {out / 'references.json'} names"
             )
-        amount, returns = amount_of(run), np.array(rows[-1]["eval/return"], float)
-        taken = len(range(amount.every // 2, scale.steps, amount.every))
-        words, share = f"{amount.trajectories} × {taken}", scale.share(returns)
-        found.append(Found(run, task, curves.method_name(run), amount, words, rows, returns, share))
+        (trajectories, every), returns = amount_of(run), np.array(rows[-1]["eval/return"], float)
+        words = f"{trajectories} × {len(range(every // 2, scale.steps, every))}"
+        method, share = curves.method_name(run), scale.share(returns)
+        found.append(Found(run, task, method, words, rows, returns, share))
     tasks, methods = ([getattr(f, name) for f in found] for name in ("task", "method"))
 
     def place(f: Found) -> tuple[float, ...]:
-        trajectories, every = f.amount
+        trajectories, every = amount_of(f.run)
         return tasks.index(f.task), trajectories / every, trajectories, methods.index(f.method)
 
     return sorted(found, key=place)

@@ -40,24 +40,6 @@ OF_TASK = {"task", "title", "amounts", "extra"}
 OF_METHOD = {"algorithm", "only", "on", "extra"}
 
 
-class Amount(NamedTuple):
-    """How many demonstrations: so many trajectories, every n-th step of each."""
-
-    trajectories: int
-    every: int
-
-    @classmethod
-    def parse(cls, word: str) -> "Amount":
-        """From `1x20`."""
-        found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", word)
-        require(found, f"amount '{word}' must read TRAJECTORIESxEVERY, such as 1x20")
-        assert found
-        return cls(*map(int, found.groups()))
-
-    def __str__(self) -> str:
-        return f"{self.trajectories}x{self.every}"
-
-
 class Trial(NamedTuple):
     """A run of a study."""
 
@@ -123,7 +105,7 @@ class Study:
             every_amount = amounts or task.get("amounts", [""])
             for amount, *values in itertools.product(every_amount, *self.grid.values()):
                 chosen = dict(zip(self.grid, values))
-                settings = own | chosen | (Amount.parse(amount)._asdict() if amount else {})
+                settings = own | chosen | (_parse_amount(amount) if amount else {})
                 ends = [f"{name}{value}" for name, value in chosen.items()]
                 folder = "-".join(filter(None, [start, *ends, amount]))
                 found.append(Trial(folder, algorithm, identity, preset, settings, of_task))
@@ -136,6 +118,14 @@ class Study:
 def task_folder(task: str, settings: Mapping[str, Any]) -> str:
     """How the folders of a task's trials begin; settings of the task itself are part of it."""
     return "-".join([file_name(task), *(f"{name}{value}" for name, value in settings.items())])
+
+
+def _parse_amount(word: str) -> dict[str, int]:
+    """The settings that `1x20` stands for: 1 trajectory, every 20th step of it."""
+    well_formed = re.fullmatch(r"[1-9]\d*x[1-9]\d*", word)
+    require(well_formed, f"amount '{word}' must read TRAJECTORIESxEVERY, such as 1x20")
+    trajectories, every = map(int, word.split("x"))
+    return {"trajectories": trajectories, "every": every}
 
 
 def _words(text: str) -> set[str]:
