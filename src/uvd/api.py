@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,12 +192,9 @@ def play(
         f"{task} has sizes (observation, action, goal) {sizes}, the run's has {wanted}",
     )
     if isinstance(played_task, EnvTask):
-        workers = Workers(played_task, plan.run.workers, plan.run.episode_seconds)
-        try:
-            jobs = [Job(0, 0, purpose, i) for i in range(episodes)]
+        jobs = [Job(0, 0, purpose, i) for i in range(episodes)]
+        with closing(Workers(played_task, plan.run.workers, plan.run.episode_seconds)) as workers:
             return played_task, workers.play(jobs, Policies([policy]))
-        finally:
-            workers.close()
     stacked = device_rollouts(played_task, Exploration(), policy, jax.random.key(purpose), episodes)
     return played_task, list(map(Episode, *map(np.asarray, stacked)))
 
@@ -212,9 +210,6 @@ def evaluate(
         played = [play(trained, episodes, seed, task)[1] for seed in trained.seeds]
         returns = [np.mean([e.reward.sum(dtype=np.float64) for e in each]) for each in played]
         return {"eval/return": [float(x) for x in returns]}
-    program = trained.plan.program
-    try:
+    with closing(trained.plan.program) as program:
         results = program.evaluate(trained.state, FRESH, episodes)
         return {k: np.asarray(v).tolist() for k, v in results.items()}
-    finally:
-        program.close()

@@ -126,7 +126,7 @@ def test_a_profile_is_the_share_of_runs_above():
     assert np.all((high <= got.high) & (got.high <= top))
     uneven = statistics.profile([[0.5], [0.1, 0.2, 0.7]], [0.4])  # tasks count alike
     np.testing.assert_allclose(uneven.value, [(1 + 1 / 3) / 2])
-    np.testing.assert_allclose(statistics.profile([0.5, 0.7], [0.6]).value, [0.5])
+    np.testing.assert_allclose(statistics.profile([[0.5, 0.7]], [0.6]).value, [0.5])
 
 
 def test_time_to_threshold_is_the_first_report_that_reaches_it():

@@ -82,23 +82,12 @@ def mixed(relabel: Relabel) -> Relabel:
     return goals
 
 
-def observed(model: Array, steps: Array) -> Array:
-    """TD and HER: the reward is read off the relabelled transition, 1(s' = g)."""
-    return np.einsum("sagg->sag", model)
-
-
-def counted(model: Array, steps: Array) -> Array:
-    """UVD: F(g | s, a), the density of the goal achieved one step ahead, counted from all data."""
-    return steps[..., 0]
-
-
 class Learner(NamedTuple):
     """What a learner's TD step learns from."""
 
     label: str
-    goals: Relabel | None  # the goal that each transition teaches; None: all goals alike
-    achieved: Callable[[Array, Array], Array]  # how it knows that g was achieved
     algorithm: str  # whose colour it has
+    goals: Relabel | None = None  # the goal that each transition teaches; None: all goals alike
 
     def see(self, grid: Grid, episodes: Episodes, rng: np.random.Generator) -> Array:
         """Transitions ``N[s, a, p, g]`` that teach goal g; ``[s, a, p, 1]`` if they teach all."""
@@ -114,12 +103,12 @@ def count(grid: Grid, episodes: Episodes, goals: Index | None = None) -> Array:
 
 
 LEARNERS = {
-    "td": Learner("TD (UVFA)", intended, observed, "td3"),
-    "her-future": Learner("HER future, k = 4", mixed(future), observed, "her"),
-    "her-final": Learner("HER final", mixed(final), observed, "her"),
-    "her-episode": Learner("HER episode", mixed(episode), observed, "her"),
-    "her-paper": Learner("HER, paper's wording", as_worded, observed, "her"),
-    "uvd": Learner("UVD", None, counted, "uvd"),
+    "td": Learner("TD (UVFA)", "td3", intended),
+    "her-future": Learner("HER future, k = 4", "her", mixed(future)),
+    "her-final": Learner("HER final", "her", mixed(final)),
+    "her-episode": Learner("HER episode", "her", mixed(episode)),
+    "her-paper": Learner("HER, paper's wording", "her", as_worded),
+    "uvd": Learner("UVD", "uvd"),
 }
 
 
@@ -158,7 +147,9 @@ def learn(grid: Grid, strategy: str, seed: int) -> Belief:
         steps += count(grid, played)
         seen += learner.see(grid, played, rng)
         model = believed_model(seen)
-        achieved = learner.achieved(model, believed_model(steps))
+        # TD and HER read off the relabelled transition that g was achieved, 1(s' = g). UVD counts
+        # F(g | s, a), the density of the goal achieved one step ahead, from all data.
+        achieved = np.einsum("sagg->sag", model) if learner.goals else believed_model(steps)[..., 0]
         reward = (1 - grid.gamma) * achieved * seen.any(2)
         q = cliffwalk.solve(model, reward, grid.gamma)
     return Belief(q, seen)

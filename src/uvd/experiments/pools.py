@@ -161,9 +161,7 @@ def _text(value: Any) -> str:
 def commands(run: Run, seeds: Iterable[int]) -> list[str]:
     """What trains these seeds again: a command for each range of seeds without gaps."""
     config = run.config
-    have: dict[str, Any] = {}
-    for group in ("run", "settings", "demos"):
-        have |= config.get(group, {})
+    have = {**config["run"], **config["settings"], **config.get("demos", {})}
     normal = usual(config["algorithm"], config["task"], config["preset"])
     if have.get("eval_every") == have["steps"] / 20:
         del have["eval_every"]

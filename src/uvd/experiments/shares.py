@@ -6,6 +6,7 @@ of that scale are measured once and stay in references.json: small files are eno
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,12 +69,9 @@ def random_returns(name: str) -> np.ndarray:
     if isinstance(task, Task):
         play = jax.jit(lambda key: random_rollouts(task, key, RANDOM_EPISODES))
         return np.asarray(play(jax.random.key(PROBE)).reward, np.float64).sum(1)
-    workers = Workers(task)
-    try:
-        jobs = [Job(0, 0, PROBE, i, RANDOM_ACTIONS) for i in range(RANDOM_EPISODES)]
+    jobs = [Job(0, 0, PROBE, i, RANDOM_ACTIONS) for i in range(RANDOM_EPISODES)]
+    with closing(Workers(task)) as workers:
         return np.array([e.reward.sum(dtype=np.float64) for e in workers.play(jobs, Policies())])
-    finally:
-        workers.close()
 
 
 def read_scales(out: Path) -> dict[str, Scale]:

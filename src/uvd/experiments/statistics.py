@@ -90,10 +90,10 @@ def profile(
 ) -> Interval:
     """Performance profile: the share of runs that score above each threshold, mean over tasks.
 
-    Of `[seeds]`, or of a list of these, which may have different lengths.
+    Each task has its own `[seeds]`, and their numbers may differ.
     """
-    tasks, rng = scores if np.ndim(scores[0]) else [scores], np.random.default_rng(SEED)
-    above = [1.0 * (np.asarray(x)[:, None] > np.asarray(thresholds)) for x in tasks]
+    rng = np.random.default_rng(SEED)
+    above = [1.0 * (np.asarray(x)[:, None] > np.asarray(thresholds)) for x in scores]
     shares = [_weights(x[None, :, 0], rng, resamples)[:, 0] @ x for x in above]
     return _between(np.mean([x.mean(0) for x in above], 0), np.mean(shares, 0))
 

@@ -95,12 +95,10 @@ def train(out: Path, names: Sequence[str], address: str, gpus: float = 0.0) -> N
     out = out.resolve()
     progress = Progress(out, names)
     ray, study = connect(address), (out / "study.json").read_bytes()
-    here, elsewhere = (
-        ray.remote(task).options(
-            num_cpus=1, num_gpus=gpus, max_retries=runner.ATTEMPTS - 1, retry_exceptions=True
-        )
-        for task in (train_in_place, train_copy)
-    )
+    needs = {"num_cpus": 1, "num_gpus": gpus}
+    again = {"max_retries": runner.ATTEMPTS - 1, "retry_exceptions": True}
+    tasks = (train_in_place, train_copy)
+    here, elsewhere = (ray.remote(task).options(**needs, **again) for task in tasks)
     try:
         with runner.locked(out):
             trials, left = progress.trials, progress.begin(f"on the Ray cluster at {address}")

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,6 +171,8 @@ class Progress:
         self.trials = {name: rows for name, rows in plan.items() if not names or name in names}
         self.failed: list[str] = []
         self.stopped = False
+        self.steps = dict.fromkeys(self.trials, 0)
+        self.done_before, self.begun = 0.0, time.monotonic()
 
     def begin(self, how: str) -> list[str]:
         """Says what is to be trained and returns it, the longest first: none is left over alone."""
@@ -327,17 +329,15 @@ def _timing(rows: Rows) -> tuple[float, float]:
     config = from_file(rows)
     begun = time.monotonic()
     made = make_plan(config, read_inputs(config)[0])
-    program, schedule, run = made.program, made.schedule, made.run
-    try:
-        learner, clock = program.init(run.first_seed, run.seeds), []
+    schedule, run, clock = made.schedule, made.run, []
+    with closing(made.program) as program:
+        learner = program.init(run.first_seed, run.seeds)
         for call in range(2):  # behind the warm-up; the first compiles
             cycle = jnp.asarray(schedule.warm + call * schedule.per_call, jnp.int32)
             learner, *_ = jax.block_until_ready(program.train(learner, cycle))
             clock.append(time.monotonic())
             jax.block_until_ready(program.evaluate(learner.state, EVAL, run.eval_episodes))
             clock.append(time.monotonic())
-    finally:
-        program.close()
     _, compiled, trained, evaluated = clock
     calls, reports = schedule.total / schedule.per_call, schedule.total / schedule.per_report
     learning = (trained - compiled) * calls + (evaluated - trained) * reports
