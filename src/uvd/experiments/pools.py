@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from uvd import __version__
-from uvd.core.config import flatten
+from uvd.core.config import flatten, require
 from uvd.core.errors import UserError, nearest
 from uvd.demos.select import DemoSettings
 from uvd.runs import Run
@@ -35,8 +35,7 @@ class Curve(NamedTuple):
 def read_curve(run: Run, metric: str, rows: Sequence[Mapping[str, Any]] | None = None) -> Curve:
     """The reports that have the metric; `rows` are the run's, if they are read already."""
     rows = run.rows() if rows is None else rows
-    if not rows:
-        raise UserError(f"{run.path} has no reports yet; go on with: uvd train --resume {run.path}")
+    require(rows, f"{run.path} has no reports yet; go on with: uvd train --resume {run.path}")
     having = [row for row in rows if isinstance(row.get(metric), list)]
     if not having:
         known = {name for row in rows for name, value in row.items() if isinstance(value, list)}
@@ -60,9 +59,8 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
             copied = path.parent.name == "runs" and small.exists()
             if not hidden and not copied:
                 found.setdefault(path.resolve(), path)
-    if not found:
-        names = ", ".join(map(str, folders))
-        raise UserError(f"{names} holds no runs: a run's folder has a config.toml")
+    names = ", ".join(map(str, folders))
+    require(found, f"{names} holds no runs: a run's folder has a config.toml")
     return list(found.values())
 
 
@@ -70,8 +68,7 @@ def pool(curves: Sequence[Curve]) -> Curve:
     """All seeds of some runs over their common range, at the reports of the run with the fewest."""
     steps = min((curve.steps for curve in curves), key=len)
     first, last = (f(c.steps[end] for c in curves) for f, end in ((max, 0), (min, -1)))
-    if first > last:
-        raise UserError(f"runs of one method end at step {last} and begin at step {first}")
+    require(first <= last, f"runs of one method end at step {last} and begin at step {first}")
     inside = (first <= steps) & (steps <= last)
     steps = steps[inside] if inside.any() else np.array([last])
     values = [np.interp(steps, c.steps, seed) for c in curves for seed in c.values]
