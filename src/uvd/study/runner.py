@@ -228,7 +228,6 @@ class Driver:
     def __init__(self, progress: Progress, lock: int) -> None:
         self.progress, self.lock = progress, lock
         self.out, self.trials = progress.out, progress.trials
-        self.waiting: Iterator[str] = iter(())  # all workers share it
         self.processes: set[subprocess.Popen[str]] = set()
 
     def run(self, at_once: int) -> None:
@@ -236,9 +235,9 @@ class Driver:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # trials may share a GPU
         pin = at_once > 1 and jax.default_backend() == "cpu" and hasattr(os, "sched_getaffinity")
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
-        self.waiting = iter(self.progress.begin(f"{at_once} at a time"))
+        left = iter(self.progress.begin(f"{at_once} at a time"))  # all workers share it
         with ThreadPoolExecutor(at_once) as pool:
-            workers = [pool.submit(self._work, cores[i % len(cores)]) for i in range(at_once)]
+            workers = [pool.submit(self._work, left, cores[i % len(cores)]) for i in range(at_once)]
             while any(not worker.done() for worker in workers):
                 try:
                     wait(workers)
@@ -249,8 +248,8 @@ class Driver:
         for worker in workers:
             worker.result()
 
-    def _work(self, core: int | None) -> None:
-        for name in self.waiting:
+    def _work(self, left: Iterator[str], core: int | None) -> None:
+        for name in left:
             for _ in range(ATTEMPTS):
                 try:
                     code, last = self._train(name, core)
