@@ -38,10 +38,9 @@ def _resampled(scores: NDArray[np.float64], rng: np.random.Generator, n: int) ->
     return iqm(np.take_along_axis(scores[None], pick, 2).reshape(n, -1))
 
 
-def _weights(scores: NDArray, rng: np.random.Generator, n: int) -> NDArray:
-    """The same resamples as weights of the seeds, `[n, tasks, seeds]`: they sum to 1."""
-    tasks, seeds = scores.shape
-    return rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=(n, tasks)) / (seeds * tasks)
+def _weights(seeds: int, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    """Resamples of one task as weights of its seeds, `[n, seeds]`: they sum to 1."""
+    return rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=n) / seeds
 
 
 def _table(scores: ArrayLike) -> NDArray[np.float64]:
@@ -73,16 +72,14 @@ def difference(ours: ArrayLike, theirs: ArrayLike, resamples: int = RESAMPLES) -
 
 
 def improvement(ours: ArrayLike, theirs: ArrayLike, resamples: int = RESAMPLES) -> Interval:
-    """Probability that a run of ours scores above one of theirs on a task, mean over the tasks.
+    """Probability that a run of ours scores above one of theirs, over all pairs of runs.
 
-    Over all pairs of runs; equal scores count half.
+    Both are `[seeds]`; equal scores count half.
     """
-    a, b, rng = _table(ours), _table(theirs), np.random.default_rng(SEED)
-    above = a[:, :, None] > b[:, None, :]
-    wins = above + 0.5 * (a[:, :, None] == b[:, None, :])
-    of_a, of_b = _weights(a, rng, resamples), _weights(b, rng, resamples) * len(b)
-    shares = np.einsum("rtj,rtj->r", np.einsum("rti,tij->rtj", of_a, wins), of_b)
-    return _between(wins.mean(), shares)
+    a, b, rng = np.asarray(ours)[:, None], np.asarray(theirs), np.random.default_rng(SEED)
+    wins = (a > b) + 0.5 * (a == b)
+    of_a, of_b = (_weights(seeds, rng, resamples) for seeds in wins.shape)
+    return _between(wins.mean(), (of_a @ wins * of_b).sum(1))
 
 
 def profile(
@@ -94,7 +91,7 @@ def profile(
     """
     rng = np.random.default_rng(SEED)
     above = [1.0 * (np.asarray(x)[:, None] > np.asarray(thresholds)) for x in scores]
-    shares = [_weights(x[None, :, 0], rng, resamples)[:, 0] @ x for x in above]
+    shares = [_weights(len(x), rng, resamples) @ x for x in above]
     return _between(np.mean([x.mean(0) for x in above], 0), np.mean(shares, 0))
 
 
