@@ -96,9 +96,10 @@ class Learner(NamedTuple):
 
 def count(grid: Grid, episodes: Episodes, goals: Index | None = None) -> Array:
     """How often each transition teaches each goal; without goals, how often it was seen."""
+    teaches = np.zeros_like(episodes.actions) if goals is None else goals
     shape = (grid.cells, len(ACTIONS), grid.cells, 1 if goals is None else grid.cells)
-    seen = (episodes.states[:, :-1], episodes.actions, episodes.states[:, 1:])
-    flat = np.ravel_multi_index((*seen, np.intp(0) if goals is None else goals), shape)
+    places = (episodes.states[:, :-1], episodes.actions, episodes.states[:, 1:], teaches)
+    flat = np.ravel_multi_index(places, shape)
     return np.bincount(flat.ravel(), minlength=int(np.prod(shape))).reshape(shape).astype(float)
 
 

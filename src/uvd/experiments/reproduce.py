@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from uvd.core.config import require
 from uvd.core.errors import nearest
@@ -48,24 +47,26 @@ def draw(study: Study, out: Path) -> None:
 
     def panel(run: Run) -> str:
         title = titles.get(run.config["task"], curves.task_name(run))
-        return "{}, {}x{}".format(title, *shares.amount_of(run)) if "demos" in run.config else title
+        if "demos" in run.config:
+            title += ", {}x{}".format(*shares.amount_of(run))
+        return title
 
     if "demos" in Run.open(paths[0]).config:
         metric, found = "eval/return", shares.read(out, paths)
         paths = [f.run.path for f in found]
         shares.draw_shares(found, out / "shares.png", titles)
         scales = shares.tabulate_scales(shares.read_scales(out))
-        table, *more = shares.tabulate(found), shares.NOTE, study.note, scales.markdown()
+        table, more = shares.tabulate(found), [shares.NOTE, study.note, scales.markdown()]
     else:
         metric, success = "eval/success_final", tables.read_success(paths)
         table, gaps = tables.tabulate_success(success), tables.tabulate_differences(success)
         more = [tables.NOTE, gaps.markdown(), study.note]
         for setting, usual in study.over.items():
             curves.draw_over(paths, out / f"{setting}.png", setting, usual)
-    names: Any = {"panel": panel, "label": curves.method_name}
-    curves.draw_curves(paths, out / "curves.png", metric, **names)
+    method = curves.method_name
+    curves.draw_curves(paths, out / "curves.png", metric, panel=panel, label=method)
     if study.metrics:
-        curves.draw_curves(paths, out / "metrics.png", *study.metrics, **names)
+        curves.draw_curves(paths, out / "metrics.png", *study.metrics, panel=panel, label=method)
     tables.write_summary(study.about, out, table.markdown(), *more)
     table.show()
     print(f"tables and figures: {out}", flush=True)
