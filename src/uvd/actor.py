@@ -79,14 +79,12 @@ class Actor:
                 f"an observation of {task.id} is {task.obs_dim} numbers{hint}, not {obs.shape[-1]}"
             )
         if goal is None:
-            if task.goal_dim:
-                raise UserError(f"{task.id} has goals: act on (obs, goal)")
+            require(not task.goal_dim, f"{task.id} has goals: act on (obs, goal)")
             goal = np.zeros((*obs.shape[:-1], 0))
         elif np.shape(goal)[-1:] != (task.goal_dim,):
-            expected = f"a goal of {task.id} is {task.goal_dim} numbers"
-            if not task.goal_dim:
-                expected = f"{task.id} has no goals: act on obs alone"
-            raise UserError(f"{expected}, not an array of shape {np.shape(goal)}")
+            numbers = f"a goal of {task.id} is {task.goal_dim} numbers"
+            wanted = numbers if task.goal_dim else f"{task.id} has no goals: act on obs alone"
+            raise UserError(f"{wanted}, not an array of shape {np.shape(goal)}")
         action = act(self.policy, obs[..., : task.policy_obs_dim], np.asarray(goal, np.float32))
         return task.env_action(action)
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from uvd.collect.device import rollouts
 from uvd.collect.exploration import Exploration
 from uvd.collect.worker import FRESH, Job
 from uvd.collect.workers import Policies, Workers
-from uvd.core.config import flatten
+from uvd.core.config import flatten, require
 from uvd.core.episode import Episode
 from uvd.core.errors import UserError
 from uvd.runs import Run
@@ -25,6 +26,8 @@ from uvd.tasks.task import Task
 from uvd.training.learner import LearnerState, best_policy, state_from_arrays
 from uvd.training.loop import Callback, plan_run, train_run
 from uvd.training.plan import Inputs, Plan, configure, make_plan
+
+device_rollouts = jax.jit(rollouts, static_argnums=(0, 4))  # compiled once for all seeds of a run
 
 
 @dataclass(frozen=True)
@@ -174,34 +177,26 @@ def play(
 
     `task` is another one of the same sizes to play in: one whose episodes do not end, say.
     """
-    plan, config = trained.plan, trained.plan.config
-    if plan.task.goal_dim:
-        raise UserError(
-            f"{plan.task.id} has goals: only runs without are recorded or played elsewhere"
-        )
-    played_task = plan.task
+    plan, policy = trained.plan, trained.policy(seed).policy
+    played_task = own = plan.task
+    require(
+        not own.goal_dim, f"{own.id} has goals: only runs without are recorded or played elsewhere"
+    )
     if task:
         played_task = find_task(task)
-        if config.demos.previous_action:
+        if plan.config.demos.previous_action:
             played_task = with_previous_action(played_task)
-    sizes = [(t.policy_obs_dim, t.action_dim, t.goal_dim) for t in (played_task, plan.task)]
-    if sizes[0] != sizes[1]:
-        raise UserError(
-            f"{task} has sizes (observation, action, goal) {sizes[0]}, the run's has {sizes[1]}"
-        )
-    policy = trained.policy(seed).policy
+    sizes, wanted = ((t.policy_obs_dim, t.action_dim, t.goal_dim) for t in (played_task, own))
+    require(
+        sizes == wanted,
+        f"{task} has sizes (observation, action, goal) {sizes}, the run's has {wanted}",
+    )
     if isinstance(played_task, EnvTask):
-        workers = Workers(played_task, plan.run.workers, plan.run.episode_seconds)
-        try:
-            jobs = [Job(0, 0, purpose, i) for i in range(episodes)]
+        jobs = [Job(0, 0, purpose, i) for i in range(episodes)]
+        with closing(Workers(played_task, plan.run.workers, plan.run.episode_seconds)) as workers:
             return played_task, workers.play(jobs, Policies([policy]))
-        finally:
-            workers.close()
-    stacked = _rollouts(played_task, Exploration(), policy, jax.random.key(purpose), episodes)
+    stacked = device_rollouts(played_task, Exploration(), policy, jax.random.key(purpose), episodes)
     return played_task, list(map(Episode, *map(np.asarray, stacked)))
-
-
-_rollouts = jax.jit(rollouts, static_argnums=(0, 4))  # compiled once for all seeds of a run
 
 
 def evaluate(
@@ -215,9 +210,6 @@ def evaluate(
         played = [play(trained, episodes, seed, task)[1] for seed in trained.seeds]
         returns = [np.mean([e.reward.sum(dtype=np.float64) for e in each]) for each in played]
         return {"eval/return": [float(x) for x in returns]}
-    program = trained.plan.program
-    try:
+    with closing(trained.plan.program) as program:
         results = program.evaluate(trained.state, FRESH, episodes)
         return {k: np.asarray(v).tolist() for k, v in results.items()}
-    finally:
-        program.close()

@@ -421,7 +421,7 @@ class Sweep(Trials):
         trials = runner.complete(study, self.of(study))
         if self.dry_run:
             return runner.dry_run(trials, self.jobs)
-        out = self.out or Path("runs", study.name)
+        out = self.out or Path("runs", study.path.stem)
         runner.plan(out, trials)
         self.train(out, list(trials))
         return write_page(out)
@@ -443,7 +443,7 @@ class Reproduce(Trials):
         from uvd.study import runner
 
         study = reproduce.load(self.experiment)
-        out = self.out or Path("runs", study.name)
+        out = self.out or Path("runs", study.path.stem)
         if self.draw:
             reproduce.draw(study, out)
             return write_page(out)
@@ -472,7 +472,7 @@ class Group(NamedTuple):
 
     about: str
     noun: str  # what each of them is called
-    commands: Mapping[str, Any]  # dataclasses, their instances, and groups, by the next word
+    commands: Mapping[str, Any]  # dataclasses and groups, by the next word
 
 
 HELP = {"-h", "--help"}
@@ -520,10 +520,8 @@ def subcommands(group: Group) -> Any:
     for word, kind in group.commands.items():
         if isinstance(kind, Group):
             kinds.append(Annotated[subcommands(kind), subcommand(word, description=kind.about)])
-        elif isinstance(kind, type):
-            kinds.append(Annotated[kind, subcommand(word)])
         else:
-            kinds.append(Annotated[type(kind), subcommand(word, default=kind)])
+            kinds.append(Annotated[kind, subcommand(word)])
     return functools.reduce(operator.or_, kinds)
 
 

@@ -42,12 +42,6 @@ def check_demos_out(out: str) -> None:
     require(not os.path.isfile(path.parent), f"{path.parent} is a file: {path} cannot be in it")
 
 
-def returns(trajectories: list[Trajectory]) -> np.ndarray:
-    """The sum of each one's rewards."""
-    rewards = [t.reward for t in trajectories if t.reward is not None]
-    return np.array([np.sum(r, dtype=np.float64) for r in rewards])
-
-
 def minari_id(name: str) -> str:
     """A dataset's id; a name without a version is its version 0."""
     return name if re.search(r"-v\d+$", name) else f"{name}-v0"
@@ -56,15 +50,25 @@ def minari_id(name: str) -> str:
 def record_demos(
     trained: Trained, out: str, episodes: int = 20, seed: int | None = None, task: str | None = None
 ) -> tuple[Path, np.ndarray]:
-    """Records and writes demonstrations; returns where they are, and their returns."""
+    """Writes episodes of one seed's policy as demonstrations; returns where, and their returns.
+
+    They are in the task's own observations and actions: without privileged numbers and without the
+    previous action.
+    """
     check_demos_out(out)
-    trajectories, ended = record(trained, episodes, seed, task)
+    config = trained.plan.config
+    played_task, played = play(trained, episodes, seed, task, RECORD)
+    obs_dim = played_task.policy_obs_dim
+    if config.demos.previous_action:
+        obs_dim -= played_task.action_dim
+    trajectories = [
+        Trajectory(e.obs[:, :obs_dim], played_task.env_action(e.action), e.reward) for e in played
+    ]
     if Path(out).suffix == ".npz":
         path = write_npz(trajectories, Path(out).with_suffix(""))
     elif Path(out).suffix in (".h5", ".hdf5"):
         path = write_gail(trajectories, out)
     else:
-        config = trained.plan.config
         env_id: str | None = task or config.task
         env_id = f"uvd.tasks.gym:{env_id}" if env_id in TASKS else env_id
         if not task and trained.plan.task.privileged_dim:
@@ -73,27 +77,9 @@ def record_demos(
             trajectories,
             minari_id(out),
             env_id,
-            ended,
+            [bool(e.terminated) for e in played],
             algorithm_name=config.algorithm,
             description=f"seed {trained.seeds[0] if seed is None else seed} of a run of "
             f"{trained.step:,} steps",
         )
-    return path, returns(trajectories)
-
-
-def record(
-    trained: Trained, episodes: int, seed: int | None = None, task: str | None = None
-) -> tuple[list[Trajectory], list[bool]]:
-    """Episodes of one seed's policy as demonstrations, and which of them ended by themselves.
-
-    They are in the task's own observations and actions: without privileged numbers and without the
-    previous action.
-    """
-    played_task, played = play(trained, episodes, seed, task, RECORD)
-    obs_dim = played_task.policy_obs_dim
-    if trained.plan.config.demos.previous_action:
-        obs_dim -= played_task.action_dim
-    trajectories = [
-        Trajectory(e.obs[:, :obs_dim], played_task.env_action(e.action), e.reward) for e in played
-    ]
-    return trajectories, [bool(e.terminated) for e in played]
+    return path, np.array([e.reward.sum(dtype=np.float64) for e in played])

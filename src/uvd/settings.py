@@ -5,7 +5,6 @@ see one flat list of names. `build` makes the typed form from what a user gave; 
 down and `from_file` reads it back.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -133,9 +132,12 @@ def to_file(config: RunConfig) -> dict[str, Any]:
 def from_file(rows: Mapping[str, Any]) -> RunConfig:
     """The typed form of what `to_file` made."""
     demos = dict(rows.get("demos", {}))
-    sha256 = demos.pop("sha256", "")
-    settings = get_algorithm(rows["algorithm"]).config()
-    config = RunConfig(rows["algorithm"], rows["task"], rows["preset"], settings)
-    config = override(config, {**rows["run"], **rows["settings"], **demos})
-    task_settings = rows.get("task_settings", {})
-    return dataclasses.replace(config, task_settings=task_settings, sha256=sha256)
+    config = RunConfig(
+        rows["algorithm"],
+        rows["task"],
+        rows["preset"],
+        settings=get_algorithm(rows["algorithm"]).config(),
+        task_settings=rows.get("task_settings", {}),
+        sha256=demos.pop("sha256", ""),
+    )
+    return override(config, {**rows["run"], **rows["settings"], **demos})

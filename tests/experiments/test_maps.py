@@ -1,3 +1,4 @@
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -49,7 +50,7 @@ def test_density_maps_of_an_environment_are_of_the_agent_at_hand(runs, coarse, t
 def test_values_of_a_map_are_shares_of_the_bound(runs, coarse):
     trained = maps.api.load(runs["env"])
     scene = maps.env_scene(trained.plan.task, trained.policy().policy, Exploration(), 1, 3)
-    goals = np.resize(np.append(scene.reached[:3], [[9.0, 9.0]], 0), (21 * 21, 2))
+    goals = jnp.resize(np.append(scene.reached[:3], [[9.0, 9.0]], 0), (21 * 21, 2))
     reached, *learned = maps.make_maps(trained, 3, scene, goals)
     values = np.asarray(reached.values)
     assert (values[:3] > 0.001).all()

@@ -47,7 +47,6 @@ def test_what_stands_nearer_to_a_trial_wins(tmp_path):
     assert study.trials(["slow"])[0].task == "PointSlide-v0"  # it is named
     (named,) = study.trials(["cliff"], ["calm"], gamma=0.5)
     assert named.given["gamma"] == 0.5
-    assert study.name == "my-study"
 
 
 def test_a_grid_has_every_combination(tmp_path):

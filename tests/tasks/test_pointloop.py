@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 from scipy.stats import energy_distance as in_one_dimension
 
 from uvd.demos.files import load_demos
-from uvd.experiments.statistics import energy_distance
 from uvd.tasks import make_task
 from uvd.tasks.pointloop import RADIUS, SPEED, TURN, Runner
 
@@ -22,6 +22,15 @@ def demos():
 def visited(trajectories):
     """All states of some episodes, `[N, obs]`."""
     return np.concatenate([t.obs for t in trajectories])
+
+
+def energy_distance(x, y):
+    """Székely's distance between the distributions of two samples of rows, `[N, D]` and `[M, D]`.
+
+    The root of 2 E|X - Y| - E|X - X'| - E|Y - Y'|: zero only where they are the same.
+    """
+    between, of_x, of_y = (cdist(a, b).mean() for a, b in ((x, y), (x, x), (y, y)))
+    return np.sqrt(max(2 * between - of_x - of_y, 0.0))
 
 
 def at(angle, distance):

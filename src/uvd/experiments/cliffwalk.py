@@ -82,46 +82,34 @@ def mixed(relabel: Relabel) -> Relabel:
     return goals
 
 
-def observed(model: Array, steps: Array) -> Array:
-    """TD and HER: the reward is read off the relabelled transition, 1(s' = g)."""
-    return np.einsum("sagg->sag", model)
-
-
-def counted(model: Array, steps: Array) -> Array:
-    """UVD: F(g | s, a), the density of the goal achieved one step ahead, counted from all data."""
-    return steps[..., 0]
-
-
 class Learner(NamedTuple):
     """What a learner's TD step learns from."""
 
     label: str
-    goals: Relabel | None  # the goal that each transition teaches; None: all goals alike
-    achieved: Callable[[Array, Array], Array]  # how it knows that g was achieved
     algorithm: str  # whose colour it has
+    goals: Relabel | None = None  # the goal that each transition teaches; None: all goals alike
 
     def see(self, grid: Grid, episodes: Episodes, rng: np.random.Generator) -> Array:
         """Transitions ``N[s, a, p, g]`` that teach goal g; ``[s, a, p, 1]`` if they teach all."""
-        if self.goals is None:
-            return count(grid, episodes, 0, 1)
-        return count(grid, episodes, self.goals(episodes, rng), grid.cells)
+        return count(grid, episodes, self.goals and self.goals(episodes, rng))
 
 
-def count(grid: Grid, episodes: Episodes, goals: Index | int, width: int) -> Array:
-    """How often each transition teaches each of `width` goals."""
-    pair = episodes.states[:, :-1] * len(ACTIONS) + episodes.actions
-    flat = (pair * grid.cells + episodes.states[:, 1:]) * width + goals
-    shape = (grid.cells, len(ACTIONS), grid.cells, width)
+def count(grid: Grid, episodes: Episodes, goals: Index | None = None) -> Array:
+    """How often each transition teaches each goal; without goals, how often it was seen."""
+    teaches = np.zeros_like(episodes.actions) if goals is None else goals
+    shape = (grid.cells, len(ACTIONS), grid.cells, 1 if goals is None else grid.cells)
+    places = (episodes.states[:, :-1], episodes.actions, episodes.states[:, 1:], teaches)
+    flat = np.ravel_multi_index(places, shape)
     return np.bincount(flat.ravel(), minlength=int(np.prod(shape))).reshape(shape).astype(float)
 
 
 LEARNERS = {
-    "td": Learner("TD (UVFA)", intended, observed, "td3"),
-    "her-future": Learner("HER future, k = 4", mixed(future), observed, "her"),
-    "her-final": Learner("HER final", mixed(final), observed, "her"),
-    "her-episode": Learner("HER episode", mixed(episode), observed, "her"),
-    "her-paper": Learner("HER, paper's wording", as_worded, observed, "her"),
-    "uvd": Learner("UVD", None, counted, "uvd"),
+    "td": Learner("TD (UVFA)", "td3", intended),
+    "her-future": Learner("HER future, k = 4", "her", mixed(future)),
+    "her-final": Learner("HER final", "her", mixed(final)),
+    "her-episode": Learner("HER episode", "her", mixed(episode)),
+    "her-paper": Learner("HER, paper's wording", "her", as_worded),
+    "uvd": Learner("UVD", "uvd"),
 }
 
 
@@ -157,10 +145,12 @@ def learn(grid: Grid, strategy: str, seed: int) -> Belief:
         practice = rng.random(EPISODES) < PRACTICE
         goals = np.where(practice, rng.choice(grid.safe, EPISODES), grid.goal)
         played = cliffwalk.simulate(grid, cliffwalk.greedy(q), goals, EPSILON, rng)
-        steps += count(grid, played, 0, 1)
+        steps += count(grid, played)
         seen += learner.see(grid, played, rng)
         model = believed_model(seen)
-        achieved = learner.achieved(model, believed_model(steps))
+        # TD and HER read off the relabelled transition that g was achieved, 1(s' = g). UVD counts
+        # F(g | s, a), the density of the goal achieved one step ahead, from all data.
+        achieved = np.einsum("sagg->sag", model) if learner.goals else believed_model(steps)[..., 0]
         reward = (1 - grid.gamma) * achieved * seen.any(2)
         q = cliffwalk.solve(model, reward, grid.gamma)
     return Belief(q, seen)
@@ -265,7 +255,7 @@ def draw_bias(rows: Rows, path: Path) -> None:
     save(figure, path)
 
 
-def draw_figure1(path: Path, slip: float = 0.3, seed: int = 0) -> None:
+def draw_figure1(path: Path, slip: float = 0.3) -> None:
     """The paper's Figure 1: where the greedy policies of exact values, UVD and HER lead.
 
     The width and strength of an arrow is the expected number of such steps in an episode, red where
@@ -274,7 +264,7 @@ def draw_figure1(path: Path, slip: float = 0.3, seed: int = 0) -> None:
     grid = Grid(slip=slip)
     believed = {"Exact values": cliffwalk.optimal_values(grid)}
     for strategy in ("uvd", "her-future", "her-paper"):
-        believed[LEARNERS[strategy].label] = learn(grid, strategy, seed).q
+        believed[LEARNERS[strategy].label] = learn(grid, strategy, seed=0).q
     model = cliffwalk.true_model(grid)
     reward = cliffwalk.goal_reward(model, grid.gamma)
     figure = Figure(figsize=(8, 6), layout="constrained")

@@ -1,6 +1,7 @@
 """Figures of numbers: learning curves, metrics over time, returns of demonstrations."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from uvd.core.config import require
 from uvd.core.errors import UserError, refused
 from uvd.demos.memory import Demos
 from uvd.experiments import statistics
@@ -48,19 +50,10 @@ AXIS_NAMES = {
 
 
 def method_name(run: Run) -> str:
-    """The method of a trial, whose folder is TASK-METHOD and may name its first seed."""
+    """The method of a trial: its folder is TASK-METHOD, and perhaps its first seed or an amount."""
     start = task_folder(run.config["task"], run.config.get("task_settings", {}))
-    return re.sub(r"-first_seed\d+$", "", run.path.name.removeprefix(f"{start}-")).upper()
-
-
-class Names(NamedTuple):
-    """What figures call runs."""
-
-    panel: Callable[[Run], str] = task_name  # runs of one name share a panel
-    label: Callable[[Run], str] = method_name  # runs of one label in a panel share a curve
-
-
-BY_METHOD = Names()
+    name = run.path.name.removeprefix(f"{start}-")
+    return re.sub(r"(-first_seed\d+)?(-\d+x\d+)?$", "", name).upper()
 
 
 class Style(NamedTuple):
@@ -105,37 +98,35 @@ def draw_curves(
     runs: Sequence[Path],
     out: Path,
     *metrics: str,
-    names: Names | None = None,
+    panel: Callable[[Run], str] = task_name,
+    label: Callable[[Run], str] | None = None,
 ) -> None:
-    """Learning curves, a panel a task: interquartile mean over seeds, bootstrap 95 % bands.
+    """Learning curves: interquartile mean over seeds, bootstrap 95 % bands.
 
-    A cross marks a curve that ends before others. Of several metrics each has a row of panels;
-    those that no run reports are left out. Without names, runs that differ only in their seeds
-    share a curve.
+    Runs of one `panel` share it, and those of one `label` in it share a curve: runs that differ
+    only in their seeds, if no label is given. A cross marks a curve that ends before others. Of
+    several metrics each has a row of panels; those that no run reports are left out.
     """
     opened, alone = [Run.open(path) for path in dict.fromkeys(runs)], len(metrics) < 2
     metrics = metrics or ("eval/success_final",)
-    metrics = tuple(m for m in metrics if alone or any(_reports(run, m) for run in opened))
-    opened = [run for run in opened if alone or any(_reports(run, m) for m in metrics)]
-    if not opened:
-        raise UserError("there are no runs to draw")
-    if names is None:
-        labels = label_runs(opened)
-        names = Names(label=lambda run: labels[run.path])
-    styles = label_styles({names.label(run): run.config["algorithm"] for run in opened})
-    titles = list(dict.fromkeys(map(names.panel, opened)))
+    if not alone:
+        metrics = tuple(m for m in metrics if any(_reports(run, m) for run in opened))
+        opened = [run for run in opened if any(_reports(run, m) for m in metrics)]
+    require(opened, "there are no runs to draw")
+    labels = {run.path: label(run) for run in opened} if label else label_runs(opened)
+    styles = label_styles({labels[run.path]: run.config["algorithm"] for run in opened})
+    titles = list(dict.fromkeys(map(panel, opened)))
     panels = [(metric, title) for metric in metrics for title in titles]
     columns = min(len(titles), COLUMNS if alone else len(titles))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 4.2 * columns, 0.8 + 3.1 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for place, (ax, (metric, title)) in enumerate(zip(axes.flat, panels)):
-        here = [run for run in opened if names.panel(run) == title]
-        here = [run for run in here if alone or _reports(run, metric)]
-        labelled: dict[str, list[Curve]] = {}
-        for run in here:
-            labelled.setdefault(names.label(run), []).append(read_curve(run, metric))
-        curves = {label: pool(own) for label, own in labelled.items()}
+        labelled: dict[str, list[Curve]] = defaultdict(list)
+        for run in opened:
+            if panel(run) == title and (alone or _reports(run, metric)):
+                labelled[labels[run.path]].append(read_curve(run, metric))
+        curves = {name: pool(own) for name, own in labelled.items()}
         draw_panel(ax, title if place < columns or alone else "", curves, styles)
         if metric.startswith("eval/success"):
             ax.set(ylim=(-0.02, 1.02))
@@ -143,7 +134,7 @@ def draw_curves(
             ax.set_ylabel(AXIS_NAMES.get(metric, metric))
     for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)
-    lines = {label: Line2D([], [], color=s.color, ls=s.dashes) for label, s in styles.items()}
+    lines = {name: Line2D([], [], color=s.color, ls=s.dashes) for name, s in styles.items()}
     legend_below(figure, lines, max(1, 50 * columns // (max(map(len, lines)) + 8)))
     save(figure, out)
 
@@ -223,20 +214,15 @@ def plain(ax: Axes) -> None:
 
 def legend_below(figure: Figure, lines: Mapping[str, Any], columns: int) -> None:
     """One legend for all panels, in the order of its labels."""
-    ordered = sorted(lines)
-    figure.legend(
-        [lines[label] for label in ordered],
-        ordered,
-        loc="outside lower center",
-        ncols=min(len(ordered), columns) or 1,
-        frameon=False,
-    )
+    labels = sorted(lines)
+    handles, ncols = [lines[label] for label in labels], min(len(labels), columns) or 1
+    figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False)
 
 
 def save(figure: Figure, out: Path) -> None:
     """Writes a figure, its folder included."""
-    if not out.suffix:  # Matplotlib would choose another name
-        raise UserError(f"cannot write {out}: give the picture a suffix, such as .png")
+    # Without a suffix Matplotlib would choose another name.
+    require(out.suffix, f"cannot write {out}: give the picture a suffix, such as .png")
     with refused(f"cannot write {out}"):
         out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=160, bbox_inches="tight")
@@ -249,7 +235,7 @@ def draw_demos(demos: Demos, out: Path, features: int = 6, steps: int = 200) -> 
     chosen = np.unique(np.linspace(0, demos.obs_dim - 1, features).astype(int))
     figure = Figure(figsize=(11, 2.6 + 1.1 * len(chosen)), layout="constrained")
     heights = [2] + [1] * len(chosen)
-    top, *rest = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    top, *rest = figure.subplots(len(heights), height_ratios=heights)
     top.bar(np.arange(len(bars)), bars, color=OTHERS[0])
     top.xaxis.set_major_locator(MaxNLocator(integer=True))
     top.set_xlim(-0.6, max(len(bars), 5) - 0.4)

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from uvd.experiments import cliffwalk, curves, maps, reproduce, shares, tables
 from uvd.study import runner
 
@@ -32,33 +30,34 @@ def demo(out: Path, seeds: int = 4, steps: int = 16_000, imitation_steps: int = 
     rows = cliffwalk.measure(range(2), strategies=LEARNERS)
     cliffwalk.draw_bias(rows, out / "bias.png")
     cliffwalk.draw_figure1(out / "figure1.png", SLIP)
-    source = imitators[0].given["demos"]
-    shares.measure_scale(out, imitators[0].task, source)
+    shares.measure_scale(out, PENDULUM, imitators[0].given["demos"])
     runner.train(out, list(trials))
 
     paths = [out / trial.name for trial in on_cliff]
-    curves.draw_curves(paths, out / "curves.png", names=curves.BY_METHOD)
+    curves.draw_curves(paths, out / "curves.png", label=curves.method_name)
     maps.draw_paths(paths, out / "paths.png")
     maps.draw_density(paths[-1], out / "density.png")
+    success = tables.read_success(paths)
     found = shares.read(out, [out / trial.name for trial in imitators])
-    bias, shared = cliffwalk.tabulate(rows), shares.tabulate(found)
-    more = (FIGURES, shared.markdown(), shares.NOTE, bias.markdown())
-    tables.write_success("The demo", out, paths, *more, show=False)
-
-    def of(strategy: str, name: str) -> float:
-        own = [r[name] for r in rows if (r["strategy"], r["slip"]) == (strategy, SLIP)]
-        return 100 * float(np.mean(own))
-
-    her, uvd = "HER as the paper words it", "UVD"
-    print(f"\nCliff walk, slips of {SLIP:.0%}, against exact values:")
-    for label, strategy in ((her, "her-paper"), (uvd, "uvd")):
-        believed, got = of(strategy, "bias_own"), of(strategy, "success_final")
-        print(f"  {label}: believes its policy worth {believed:+.0f} %, succeeds in {got:.0f} %")
-    ends = {s.label: 100 * s.final.mean() for s in tables.read_success(paths)}
-    print(f"{maps.CLIFF}, {steps:,} steps, {seeds} seeds, success at the final step:")
-    print("  " + ", ".join(f"{label} {value:.0f} %" for label, value in ends.items()))
-    print(
-        f"{imitators[0].task}, {found[0].demonstrations} demonstrated pairs, share of the expert:"
+    tables.write_summary(
+        "The demo",
+        out,
+        tables.tabulate_success(success).markdown(),
+        tables.NOTE,
+        tables.tabulate_differences(success).markdown(),
+        FIGURES,
+        shares.tabulate(found).markdown(),
+        shares.NOTE,
+        cliffwalk.tabulate(rows).markdown(),
     )
+
+    print(f"\nCliff walk, slips of {SLIP:.0%}, against exact values:")
+    for label, strategy in (("HER as the paper words it", "her-paper"), ("UVD", "uvd")):
+        believed, _ = cliffwalk.interval(rows, strategy, SLIP, "bias_own")
+        got, _ = cliffwalk.interval(rows, strategy, SLIP, "success_final")
+        print(f"  {label}: believes its policy worth {believed:+.0f} %, succeeds in {got:.0f} %")
+    print(f"{maps.CLIFF}, {steps:,} steps, {seeds} seeds, success at the final step:")
+    print("  " + ", ".join(f"{s.label} {100 * s.final.mean():.0f} %" for s in success))
+    print(f"{PENDULUM}, {found[0].demonstrations} demonstrated pairs, share of the expert:")
     print("  " + ", ".join(f"{f.method} {f.share.mean():.2f}" for f in found))
     print(f"figures and tables: {out}/summary.md")

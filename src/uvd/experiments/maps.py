@@ -18,9 +18,7 @@ from uvd.agents.actor_critic import ActorCritic
 from uvd.agents.futures import SHORT_TERM, Context, long_term
 from uvd.agents.goal_density import GoalDensity
 from uvd.agents.heads import make_head
-from uvd.agents.uvd import UVDState
 from uvd.collect import worker
-from uvd.collect.device import rollouts
 from uvd.collect.exploration import Exploration
 from uvd.core.config import require
 from uvd.core.policy import Policy, act
@@ -73,31 +71,21 @@ def point_scene(task: Task, policy: Policy, how: Exploration, episode: int, step
     key = jax.random.fold_in(jax.random.key(3), episode)
     key_start, key_noise, key_explore, key_clean = jax.random.split(key, 4)
 
-    def act_on(policy: Policy, state: Any) -> jax.Array:
-        return act(policy, task.observe(state), task.goal(state))
-
     @jax.jit
-    def move(policy: Policy, state: Any, key: jax.Array) -> Any:
-        return task.step(state, act_on(policy, state), key)
-
-    @jax.jit
-    def follow(policy: Policy, how: Exploration, state: Any, key: jax.Array) -> jax.Array:
-        """What is achieved after (state, action) until the episode ends, in many roll-outs."""
-        # An episode that begins with the outcome of the action.
-        later = task._replace(
-            reset=lambda key: move(policy, state, key), horizon=task.horizon - step - 1
-        )
-        return rollouts(later, how, policy, key, ROLLOUTS).achieved
+    def move(state: Any, key: jax.Array) -> Any:
+        return task.step(state, act(policy, task.observe(state), task.goal(state)), key)
 
     state = task.reset(key_start)
     for key in jax.random.split(key_noise, task.horizon)[:step]:
-        state = move(policy, state, key)
+        state = move(state, key)
+    # Episodes that begin with the outcome of the action.
+    later = task._replace(reset=lambda key: move(state, key), horizon=task.horizon - step - 1)
     reached, paths = (
-        np.asarray(follow(policy, how, state, key))
+        np.asarray(api.device_rollouts(later, how, policy, key, ROLLOUTS).achieved)
         for how, key in ((how, key_explore), (Exploration(), key_clean))
     )
-    here = (task.observe(state), act_on(policy, state), task.achieved(state), task.goal(state))
-    obs, action, achieved, goal = (np.asarray(x) for x in here)
+    obs, achieved, goal = (np.asarray(f(state)) for f in (task.observe, task.achieved, task.goal))
+    action = act(policy, obs, goal)
     reached = reached.reshape(-1, task.goal_dim)
     return Scene(step, obs, action, achieved, goal, reached, paths[:PATHS])
 
@@ -155,48 +143,39 @@ class Map(NamedTuple):
     scale: str  # what the values are; maps of one scale share their colours
 
 
-def make_maps(trained: api.Trained, seed: int, scene: Scene, goals: np.ndarray) -> list[Map]:
+def make_maps(trained: api.Trained, seed: int, scene: Scene, goals: jax.Array) -> list[Map]:
     """For goals `[N, goal]`: how often they were reached, the density F that learned it, and Q."""
     plan, config = trained.plan, trained.plan.config.settings
     density = GoalDensity(config.density, plan.spec, config.td3.optimiser, config.td3.gamma)
     kernel = density.kernel
     head = make_head(config.td3.critic_head, density.bound, config.td3.critic_start)
     ac = ActorCritic(config.td3, head, plan.spec)
-    rows = (scene.obs, scene.action, scene.achieved, scene.goal)
-    context = Context(*(jnp.tile(x, (len(goals), 1)) for x in rows))
-
-    @jax.jit
-    def evaluate(
-        state: UVDState, context: Context, goals: jax.Array, reached: jax.Array, updates: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What was reached; F over the short and all long time spans; and Q."""
-        width = kernel.width(updates) if config.density.smoothing else NARROW
-
-        def soft_success(goal: jax.Array) -> jax.Array:
-            gap = (goal - reached)[:, kernel.columns] / (width * kernel.unit)
-            return jnp.exp(-(gap**2).sum(-1) / 2).mean()
-
-        def learned(time_code: jax.Array) -> jax.Array:
-            log_f = density.log_prob(state.flow, norm, context, goals, time_code)
-            return density.scaled(log_f, updates) / density.bound
-
-        norm, offsets = state.td3.norm, jnp.arange(1, plan.task.horizon + 1)
-        codes = jnp.append(long_term(offsets), SHORT_TERM)
-        action = ac.action(state.td3.actor_target, norm, context.obs, goals)
-        outputs = ac.critic_outputs(state.td3.critic, norm, context.obs, goals, action)
-        value = head.value(outputs).min(0) / density.bound
-        return jax.lax.map(soft_success, goals), jax.lax.map(learned, codes), value
-
     state, updates = trained.seed_state(seed).agent, jnp.asarray(_updates(trained))
-    reached, learned, value = evaluate(state, context, goals, scene.reached, updates)
+    norm, rows = state.td3.norm, (scene.obs, scene.action, scene.achieved, scene.goal)
+    context = Context(*(jnp.tile(x, (len(goals), 1)) for x in rows))
+    width = kernel.width(updates) if config.density.smoothing else NARROW
+
+    def soft_success(goal: jax.Array) -> jax.Array:
+        gap = (goal - scene.reached)[:, kernel.columns] / (width * kernel.unit)
+        return jnp.exp(-(gap**2).sum(-1) / 2).mean()
+
+    def learned(time_code: jax.Array | float) -> jax.Array:
+        log_f = density.log_prob(state.flow, norm, context, goals, time_code)
+        return density.scaled(log_f, updates) / density.bound
+
     title = f"really reached, all later steps\n({scene.how})"
     soft, steps = "soft probability of achieving g", config.density.lookahead
-    maps = [Map(title, reached, soft)]
+    maps = [Map(title, jax.lax.map(soft_success, goals), soft)]
     if config.goals.needs_long_spans:
         title = "F learned, all later steps\n(proposes goals)"
-        maps.append(Map(title, learned[:-1].mean(0), soft))
+        spans = long_term(jnp.arange(1, plan.task.horizon + 1))
+        maps.append(Map(title, jax.lax.map(learned, spans).mean(0), soft))
     ahead = f"next {steps} steps" if steps > 1 else "next step"
-    maps.append(Map(f"F learned, {ahead}\n(enters the target)", learned[-1], f"{soft}, {ahead}"))
+    title, now = f"F learned, {ahead}\n(enters the target)", learned(SHORT_TERM)
+    maps.append(Map(title, now, f"{soft}, {ahead}"))
+    action = ac.action(state.td3.actor_target, norm, context.obs, goals)
+    outputs = ac.critic_outputs(state.td3.critic, norm, context.obs, goals, action)
+    value = head.value(outputs).min(0) / density.bound
     return [*maps, Map("the critic: Q(s, μ(s; g); g)", value, "share of its bound")]
 
 
@@ -245,7 +224,7 @@ def draw_density(
     xy = np.stack(np.meshgrid(*(np.linspace(x - half, x + half, GRID) for x in centre)), -1)
     goals = np.tile(scene.achieved, (GRID * GRID, 1))
     goals[:, :2] = xy.reshape(-1, 2)
-    maps = make_maps(trained, seed, scene, goals)
+    maps = make_maps(trained, seed, scene, jnp.asarray(goals))
 
     figure, axes = _panels(len(maps))
     box = (centre[0] - half, centre[0] + half, centre[1] - half, centre[1] + half)
@@ -265,16 +244,16 @@ def draw_density(
             ax.add_patch(_pit(fill=False, ec="white", lw=1, ls="--"))
         ax.set(xlim=box[:2], ylim=box[2:])
         ax.locator_params(nbins=4)
-    handles = [Line2D([], [], ls="", label=name, **mark) for name, (_, mark) in marks.items()]
-    handles.append(Line2D([], [], color="white", lw=0.8, label="paths without exploration"))
+    legend = {name: {"ls": "", **mark} for name, (_, mark) in marks.items()}
+    legend["paths without exploration"] = {"color": "white", "lw": 0.8}
     for path in scene.paths:
         axes[0].plot(*path[:, :2].T, color="white", lw=0.5, alpha=0.7)
     if isinstance(task, EnvTask):
-        reached: Style = {"ls": "", "marker": ".", "color": "#cc79a7"}
-        axes[0].plot(*scene.reached[:, :2].T, ms=1.5, **reached)
-        handles.append(Line2D([], [], label="reached", **reached))
+        legend["reached"] = {"ls": "", "marker": ".", "color": "#cc79a7"}
+        axes[0].plot(*scene.reached[:, :2].T, ms=1.5, **legend["reached"])
     if task.id == CLIFF:
-        handles.append(Line2D([], [], color="white", lw=1, ls="--", label="pit"))
+        legend["pit"] = {"color": "white", "lw": 1, "ls": "--"}
+    handles = [Line2D([], [], label=name, **style) for name, style in legend.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), **LEGEND)
     figure.suptitle(f"{task.id}, seed {seed}, episode {episode}, step {scene.step}", fontsize=11)
     save(figure, out)
@@ -317,10 +296,9 @@ def draw_paths(runs: Sequence[Path], out: Path) -> None:
 
 def _draw_run_paths(ax: Axes, trained: api.Trained) -> None:
     """The evaluation episodes of all seeds."""
-    task, number = trained.plan.task, trained.plan.run.eval_episodes
-    assert isinstance(task, Task)
-    play = jax.jit(lambda policy: rollouts(task, Exploration(), policy, jax.random.key(1), number))
-    played = [play(trained.policy(seed).policy) for seed in trained.seeds]
+    task, key, number = trained.plan.task, jax.random.key(1), trained.plan.run.eval_episodes
+    policies = [trained.policy(seed).policy for seed in trained.seeds]
+    played = [api.device_rollouts(task, Exploration(), p, key, number) for p in policies]
     paths, goals, success = (
         np.concatenate([getattr(e, name) for e in played])
         for name in ("achieved", "goal", "success")

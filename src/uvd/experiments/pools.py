@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from uvd import __version__
-from uvd.core.config import flatten
+from uvd.core.config import flatten, require
 from uvd.core.errors import UserError, nearest
 from uvd.demos.select import DemoSettings
 from uvd.runs import Run
@@ -35,8 +35,7 @@ class Curve(NamedTuple):
 def read_curve(run: Run, metric: str, rows: Sequence[Mapping[str, Any]] | None = None) -> Curve:
     """The reports that have the metric; `rows` are the run's, if they are read already."""
     rows = run.rows() if rows is None else rows
-    if not rows:
-        raise UserError(f"{run.path} has no reports yet; go on with: uvd train --resume {run.path}")
+    require(rows, f"{run.path} has no reports yet; go on with: uvd train --resume {run.path}")
     having = [row for row in rows if isinstance(row.get(metric), list)]
     if not having:
         known = {name for row in rows for name, value in row.items() if isinstance(value, list)}
@@ -60,9 +59,8 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
             copied = path.parent.name == "runs" and small.exists()
             if not hidden and not copied:
                 found.setdefault(path.resolve(), path)
-    if not found:
-        names = ", ".join(map(str, folders))
-        raise UserError(f"{names} holds no runs: a run's folder has a config.toml")
+    names = ", ".join(map(str, folders))
+    require(found, f"{names} holds no runs: a run's folder has a config.toml")
     return list(found.values())
 
 
@@ -70,8 +68,7 @@ def pool(curves: Sequence[Curve]) -> Curve:
     """All seeds of some runs over their common range, at the reports of the run with the fewest."""
     steps = min((curve.steps for curve in curves), key=len)
     first, last = (f(c.steps[end] for c in curves) for f, end in ((max, 0), (min, -1)))
-    if first > last:
-        raise UserError(f"runs of one method end at step {last} and begin at step {first}")
+    require(first <= last, f"runs of one method end at step {last} and begin at step {first}")
     inside = (first <= steps) & (steps <= last)
     steps = steps[inside] if inside.any() else np.array([last])
     values = [np.interp(steps, c.steps, seed) for c in curves for seed in c.values]
@@ -117,24 +114,22 @@ def label_runs(runs: Iterable[Run]) -> dict[Path, str]:
 
     Two runs on a task have the same label if they differ only in their seeds.
     """
-    groups: dict[tuple[str, str], dict[Path, dict[str, Any]]] = defaultdict(dict)
-    named: dict[tuple[str, str], set[str]] = defaultdict(set)
+    groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        key = run.config["algorithm"], task_name(run)
-        groups[key][run.path] = settings_of(run.config)
-        named[key].add(run.config["preset"])
+        groups[run.config["algorithm"]][task_name(run)].append(run)
     labels = {}
-    for algorithm in dict.fromkeys(algorithm for algorithm, _ in groups):
-        own = {task: group for (name, task), group in groups.items() if name == algorithm}
-        telling = _telling([list(group.values()) for group in own.values()])
-        for task, group in own.items():
+    for algorithm, tasks in groups.items():
+        telling = _telling([[settings_of(run.config) for run in own] for own in tasks.values()])
+        for own in tasks.values():
             # Beside several presets, the first in the algorithm's list is the usual one.
-            preset = next((p for p in presets(algorithm) if p in named[algorithm, task]), "")
-            normal = usual(algorithm, task.split(" (")[0], preset)
-            for path, settings in group.items():
+            named = {run.config["preset"] for run in own}
+            preset = next((p for p in presets(algorithm) if p in named), "")
+            normal = usual(algorithm, own[0].config["task"], preset)
+            for run in own:
+                settings = settings_of(run.config)
                 unusual = [name for name in telling if settings.get(name) != normal.get(name)]
                 text = ", ".join(f"{name}={_text(settings.get(name))}" for name in unusual)
-                labels[path] = f"{algorithm.upper()} {text}".strip()
+                labels[run.path] = f"{algorithm.upper()} {text}".strip()
     return labels
 
 
@@ -145,10 +140,8 @@ def _telling(groups: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
         return [len({repr([s.get(name) for name in names]) for s in group}) for group in groups]
 
     everything = list(dict.fromkeys(name for group in groups for s in group for name in s))
-    names, wanted = (
-        [name for name in everything if kinds([name]) != [1] * len(groups)],
-        kinds(everything),
-    )
+    wanted = kinds(everything)
+    names = [name for name in everything if kinds([name]) != [1] * len(groups)]
     # Budgets and numbers go first: a choice says more of a method.
     budget = flatten(RunSettings())
     values = {name: next(s[name] for g in groups for s in g if name in s) for name in names}
@@ -165,9 +158,7 @@ def _text(value: Any) -> str:
 def commands(run: Run, seeds: Iterable[int]) -> list[str]:
     """What trains these seeds again: a command for each range of seeds without gaps."""
     config = run.config
-    have: dict[str, Any] = {}
-    for group in ("run", "settings", "demos"):
-        have |= config.get(group, {})
+    have = {**config["run"], **config["settings"], **config.get("demos", {})}
     normal = usual(config["algorithm"], config["task"], config["preset"])
     if have.get("eval_every") == have["steps"] / 20:
         del have["eval_every"]

@@ -8,10 +8,9 @@ import json
 import math
 import mimetypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,8 +33,7 @@ MEDIA = ("*.png", "*.jpg", "*.gif", "*.svg", "*.webp", "*.mp4", "*.webm")
 MEDIA_BYTES = 6_000_000  # embedded at most, in all; what is more is named
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """A run's curve, and what it is compared with."""
 
     run: Run
@@ -81,9 +79,7 @@ def study_notes(folder: Path) -> list[str]:
 def write_report(folders: Sequence[Path], out: Path) -> list[str]:
     """Writes the page of all runs in some folders; returns what was left out, a line each."""
     found: list[Read] = []
-    notes: list[str] = []
-    for folder in folders:
-        notes += study_notes(folder)
+    notes = [note for folder in folders for note in study_notes(folder)]
     for path in pools.find_runs(folders):
         try:
             found.append(read_run(path))

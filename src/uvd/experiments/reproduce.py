@@ -44,22 +44,29 @@ def draw(study: Study, out: Path) -> None:
     require(paths, f"{out} has no finished runs to draw")
     named = {key: task for key, task in study.tasks.items() if "title" in task}
     titles = {task.get("task", key): task["title"] for key, task in named.items()}
-    names = curves.Names(panel=lambda run: titles.get(run.config["task"], curves.task_name(run)))
-    if "demos" not in Run.open(paths[0]).config:
-        curves.draw_curves(paths, out / "curves.png", names=names)
+
+    def panel(run: Run) -> str:
+        title = titles.get(run.config["task"], curves.task_name(run))
+        if "demos" in run.config:
+            title += ", {}x{}".format(*shares.amount_of(run))
+        return title
+
+    if "demos" in Run.open(paths[0]).config:
+        metric, found = "eval/return", shares.read(out, paths)
+        paths = [f.run.path for f in found]
+        shares.draw_shares(found, out / "shares.png", titles)
+        scales = shares.tabulate_scales(shares.read_scales(out))
+        table, more = shares.tabulate(found), [shares.NOTE, study.note, scales.markdown()]
+    else:
+        metric, success = "eval/success_final", tables.read_success(paths)
+        table, gaps = tables.tabulate_success(success), tables.tabulate_differences(success)
+        more = [tables.NOTE, gaps.markdown(), study.note]
         for setting, usual in study.over.items():
             curves.draw_over(paths, out / f"{setting}.png", setting, usual)
-        tables.write_success(study.about, out, paths, study.note)
-    else:
-        found = shares.read(out, paths)
-        paths = [f.run.path for f in found]
-        titled = names.panel
-        names = curves.Names(lambda r: f"{titled(r)}, {shares.amount_of(r)}", shares.label_of)
-        curves.draw_curves(paths, out / "curves.png", "eval/return", names=names)
-        shares.draw_shares(found, out / "shares.png", titles)
-        scales = shares.tabulate_scales(shares.read_scales(out)).markdown()
-        tables.write_summary(
-            study.about, out, shares.tabulate(found), shares.NOTE, study.note, scales
-        )
+    method = curves.method_name
+    curves.draw_curves(paths, out / "curves.png", metric, panel=panel, label=method)
     if study.metrics:
-        curves.draw_curves(paths, out / "metrics.png", *study.metrics, names=names)
+        curves.draw_curves(paths, out / "metrics.png", *study.metrics, panel=panel, label=method)
+    tables.write_summary(study.about, out, table.markdown(), *more)
+    table.show()
+    print(f"tables and figures: {out}", flush=True)

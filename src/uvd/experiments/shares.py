@@ -6,6 +6,7 @@ of that scale are measured once and stay in references.json: small files are eno
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from uvd.demos.memory import digest
 from uvd.experiments import curves, statistics, tables
 from uvd.experiments.tables import Sheet
 from uvd.runs import Run
-from uvd.study.file import Amount
+from uvd.runs.files import replace_file
 from uvd.tasks.find import find_task
 from uvd.tasks.task import Task
 
@@ -38,15 +39,10 @@ Finite: every metric of every report is a number.
 """
 
 
-def amount_of(run: Run) -> Amount:
-    """The amount of demonstrations that a run imitates."""
+def amount_of(run: Run) -> tuple[int, int]:
+    """How many trajectories a run imitates, and that it takes every n-th step of each."""
     demos = run.config["demos"]
-    return Amount(demos["trajectories"], demos.get("every", 1))
-
-
-def label_of(run: Run) -> str:
-    """The method of a run, whose folder is TASK-METHOD-AMOUNT."""
-    return curves.method_name(run).removesuffix(f"-{amount_of(run)}".upper())
+    return demos["trajectories"], demos.get("every", 1)
 
 
 class Scale(NamedTuple):
@@ -73,12 +69,9 @@ def random_returns(name: str) -> np.ndarray:
     if isinstance(task, Task):
         play = jax.jit(lambda key: random_rollouts(task, key, RANDOM_EPISODES))
         return np.asarray(play(jax.random.key(PROBE)).reward, np.float64).sum(1)
-    workers = Workers(task)
-    try:
-        jobs = [Job(0, 0, PROBE, i, RANDOM_ACTIONS) for i in range(RANDOM_EPISODES)]
+    jobs = [Job(0, 0, PROBE, i, RANDOM_ACTIONS) for i in range(RANDOM_EPISODES)]
+    with closing(Workers(task)) as workers:
         return np.array([e.reward.sum(dtype=np.float64) for e in workers.play(jobs, Policies())])
-    finally:
-        workers.close()
 
 
 def read_scales(out: Path) -> dict[str, Scale]:
@@ -115,9 +108,7 @@ def measure_scale(out: Path, task: str, source: str) -> None:
         random_episodes=len(random),
     )
     rows = {name: scale._asdict() for name, scale in scales.items()}
-    with refused(f"cannot make the folder {out}", OSError):
-        out.mkdir(parents=True, exist_ok=True)
-    (out / "references.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    replace_file(out / "references.json", json.dumps(rows, indent=1).encode() + b"\n")
 
 
 class Found(NamedTuple):
@@ -126,7 +117,6 @@ class Found(NamedTuple):
     run: Run
     task: str
     method: str
-    amount: Amount
     demonstrations: str  # the amount as the figure words it
     rows: list[dict[str, Any]]
     returns: np.ndarray  # a number a seed
@@ -142,14 +132,14 @@ def read(out: Path, paths: Sequence[Path]) -> list[Found]:
             raise UserError(
                 f"{run.path} imitates other demonstrations than {out / 'references.json'} names"
             )
-        amount, returns = amount_of(run), np.array(rows[-1]["eval/return"], float)
-        taken = len(range(amount.every // 2, scale.steps, amount.every))
-        words, share = f"{amount.trajectories} × {taken}", scale.share(returns)
-        found.append(Found(run, task, label_of(run), amount, words, rows, returns, share))
+        (trajectories, every), returns = amount_of(run), np.array(rows[-1]["eval/return"], float)
+        words = f"{trajectories} × {len(range(every // 2, scale.steps, every))}"
+        method, share = curves.method_name(run), scale.share(returns)
+        found.append(Found(run, task, method, words, rows, returns, share))
     tasks, methods = ([getattr(f, name) for f in found] for name in ("task", "method"))
 
     def place(f: Found) -> tuple[float, ...]:
-        trajectories, every = f.amount
+        trajectories, every = amount_of(f.run)
         return tasks.index(f.task), trajectories / every, trajectories, methods.index(f.method)
 
     return sorted(found, key=place)

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import cdist
 from scipy.stats import trim_mean
 
 RESAMPLES = 5000
+SEED = 0  # of the resamples: the same scores have the same interval
 LEVEL = 0.95
 
 
@@ -38,10 +38,9 @@ def _resampled(scores: NDArray[np.float64], rng: np.random.Generator, n: int) ->
     return iqm(np.take_along_axis(scores[None], pick, 2).reshape(n, -1))
 
 
-def _weights(scores: NDArray, rng: np.random.Generator, n: int) -> NDArray:
-    """The same resamples as weights of the seeds, `[n, tasks, seeds]`: they sum to 1."""
-    tasks, seeds = scores.shape
-    return rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=(n, tasks)) / (seeds * tasks)
+def _weights(seeds: int, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    """Resamples of one task as weights of its seeds, `[n, seeds]`: they sum to 1."""
+    return rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=n) / seeds
 
 
 def _table(scores: ArrayLike) -> NDArray[np.float64]:
@@ -59,46 +58,40 @@ def _between(value: ArrayLike, resampled: NDArray[np.float64]) -> Interval:
     return Interval(*(x if np.ndim(x) else float(x) for x in (np.asarray(value), low, high)))
 
 
-def interval(scores: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def interval(scores: ArrayLike, resamples: int = RESAMPLES) -> Interval:
     """IQM of `[seeds]`, or of `[tasks, seeds]` taken together, with its bootstrap interval."""
-    table, rng = _table(scores), np.random.default_rng(seed)
+    table, rng = _table(scores), np.random.default_rng(SEED)
     return _between(iqm(table.ravel()), _resampled(table, rng, resamples))
 
 
-def difference(
-    ours: ArrayLike, theirs: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
+def difference(ours: ArrayLike, theirs: ArrayLike, resamples: int = RESAMPLES) -> Interval:
     """IQM of one method less that of another; both are resampled, independently."""
-    a, b, rng = _table(ours), _table(theirs), np.random.default_rng(seed)
+    a, b, rng = _table(ours), _table(theirs), np.random.default_rng(SEED)
     gaps = _resampled(a, rng, resamples) - _resampled(b, rng, resamples)
     return _between(iqm(a.ravel()) - iqm(b.ravel()), gaps)
 
 
-def improvement(
-    ours: ArrayLike, theirs: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """Probability that a run of ours scores above one of theirs on a task, mean over the tasks.
+def improvement(ours: ArrayLike, theirs: ArrayLike, resamples: int = RESAMPLES) -> Interval:
+    """Probability that a run of ours scores above one of theirs, over all pairs of runs.
 
-    Over all pairs of runs; equal scores count half.
+    Both are `[seeds]`; equal scores count half.
     """
-    a, b, rng = _table(ours), _table(theirs), np.random.default_rng(seed)
-    above = a[:, :, None] > b[:, None, :]
-    wins = above + 0.5 * (a[:, :, None] == b[:, None, :])
-    of_a, of_b = _weights(a, rng, resamples), _weights(b, rng, resamples) * len(b)
-    shares = np.einsum("rtj,rtj->r", np.einsum("rti,tij->rtj", of_a, wins), of_b)
-    return _between(wins.mean(), shares)
+    a, b, rng = np.asarray(ours)[:, None], np.asarray(theirs), np.random.default_rng(SEED)
+    wins = (a > b) + 0.5 * (a == b)
+    of_a, of_b = (_weights(seeds, rng, resamples) for seeds in wins.shape)
+    return _between(wins.mean(), (of_a @ wins * of_b).sum(1))
 
 
 def profile(
-    scores: Sequence[ArrayLike], thresholds: ArrayLike, resamples: int = RESAMPLES, seed: int = 0
+    scores: Sequence[ArrayLike], thresholds: ArrayLike, resamples: int = RESAMPLES
 ) -> Interval:
     """Performance profile: the share of runs that score above each threshold, mean over tasks.
 
-    Of `[seeds]`, or of a list of these, which may have different lengths.
+    Each task has its own `[seeds]`, and their numbers may differ.
     """
-    tasks, rng = scores if np.ndim(scores[0]) else [scores], np.random.default_rng(seed)
-    above = [1.0 * (np.asarray(x)[:, None] > np.asarray(thresholds)) for x in tasks]
-    shares = [_weights(x[None, :, 0], rng, resamples)[:, 0] @ x for x in above]
+    rng = np.random.default_rng(SEED)
+    above = [1.0 * (np.asarray(x)[:, None] > np.asarray(thresholds)) for x in scores]
+    shares = [_weights(len(x), rng, resamples) @ x for x in above]
     return _between(np.mean([x.mean(0) for x in above], 0), np.mean(shares, 0))
 
 
@@ -108,17 +101,8 @@ def time_to_threshold(times: ArrayLike, values: ArrayLike, threshold: float) -> 
     return np.where(reached.any(1), np.asarray(times, float)[reached.argmax(1)], np.inf)
 
 
-def curve(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def curve(values: ArrayLike, resamples: int = RESAMPLES) -> Interval:
     """IQM over seeds of `[seeds, reports]`, for each report; a resample takes whole curves."""
-    curves, rng = np.asarray(values, float), np.random.default_rng(seed)
+    curves, rng = np.asarray(values, float), np.random.default_rng(SEED)
     pick = rng.integers(len(curves), size=(resamples, len(curves)))
     return _between(iqm(curves, 0), iqm(curves[pick], 1))
-
-
-def energy_distance(x: np.ndarray, y: np.ndarray) -> float:
-    """Székely's distance between the distributions of two samples of rows, `[N, D]` and `[M, D]`.
-
-    The root of 2 E|X - Y| - E|X - X'| - E|Y - Y'|: zero only where they are the same.
-    """
-    between, of_x, of_y = (cdist(a, b).mean() for a, b in ((x, y), (x, x), (y, y)))
-    return float(np.sqrt(max(2 * between - of_x - of_y, 0.0)))

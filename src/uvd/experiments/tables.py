@@ -39,14 +39,9 @@ class Sheet(NamedTuple):
         print()
 
 
-def write_summary(title: str, out: Path, table: Sheet, *more: str, show: bool = True) -> None:
-    """summary.md with a table and what else there is to say; the table is shown."""
-    text = "\n".join([f"# {title}\n", table.markdown(), *more])
-    (out / "summary.md").write_text(text, encoding="utf-8")
-    if not show:
-        return
-    table.show()
-    print(f"tables and figures: {out}", flush=True)
+def write_summary(title: str, out: Path, *parts: str) -> None:
+    """summary.md: tables and what else there is to say."""
+    (out / "summary.md").write_text("\n".join([f"# {title}\n", *parts]), encoding="utf-8")
 
 
 def health(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
@@ -133,12 +128,3 @@ these episodes; they are too narrow with few seeds, of three or fewer hardly mor
 Max target: the critic's largest target in the whole run, as a share of the bound that it must not
 exceed. Finite: every metric of every report is a number.
 """
-
-
-def write_success(
-    title: str, out: Path, paths: Sequence[Path], *more: str, show: bool = True
-) -> None:
-    """summary.md of runs with goals: success, differences, and what else there is to say."""
-    found = read_success(paths)
-    more = (NOTE, tabulate_differences(found).markdown(), *more)
-    write_summary(title, out, tabulate_success(found), *more, show=show)

@@ -93,20 +93,17 @@ def connect(address: str):
 def train(out: Path, names: Sequence[str], address: str, gpus: float = 0.0) -> None:
     """Trains what is not finished of the study's trials (or the named ones) on a cluster."""
     out = out.resolve()
-    trials, failed, stopped = runner.chosen(out, names), [], False
+    progress = Progress(out, names)
     ray, study = connect(address), (out / "study.json").read_bytes()
-    here, elsewhere = (
-        ray.remote(task).options(
-            num_cpus=1, num_gpus=gpus, max_retries=runner.ATTEMPTS - 1, retry_exceptions=True
-        )
-        for task in (train_in_place, train_copy)
-    )
+    needs = {"num_cpus": 1, "num_gpus": gpus}
+    again = {"max_retries": runner.ATTEMPTS - 1, "retry_exceptions": True}
+    tasks = (train_in_place, train_copy)
+    here, elsewhere = (ray.remote(task).options(**needs, **again) for task in tasks)
     try:
         with runner.locked(out):
-            progress = Progress(out, trials)
-            progress.begin(f"on the Ray cluster at {address}")
-            running = {here.remote(out, name, trials[name], study): name for name in progress.left}
-            said = dict.fromkeys(trials, "waiting")
+            trials, left = progress.trials, progress.begin(f"on the Ray cluster at {address}")
+            running = {here.remote(out, name, trials[name], study): name for name in left}
+            said = dict.fromkeys(left, "waiting")
             while running:
                 done, _ = ray.wait(list(running), timeout=POLL)
                 for name in running.values():
@@ -123,10 +120,9 @@ def train(out: Path, names: Sequence[str], address: str, gpus: float = 0.0) -> N
                             files = copy_of(out / name, trials[name])
                             running[elsewhere.remote(files, PIECE)] = name
                     except Exception as error:  # of whatever kind: the other trials go on
-                        failed.append(name)
                         progress.fail(name, one_line(getattr(error, "cause", None) or error))
     except KeyboardInterrupt:
-        stopped = True
+        progress.stopped = True
     finally:
         ray.shutdown()  # its tasks end
-    runner.conclude(progress, failed, stopped)
+    progress.conclude()

@@ -24,37 +24,20 @@ scores over it.
 import itertools
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from uvd.api import file_name
-from uvd.core.config import require
-from uvd.core.errors import UserError, nearest, refused
+from uvd.core.config import require, require_known
+from uvd.core.errors import UserError, refused
 
 Table = dict[str, Any]
 KEYS = {"about", "note", "metrics", "over", "settings", "tasks", "methods", "grid"}
 OF_TASK = {"task", "title", "amounts", "extra"}
 OF_METHOD = {"algorithm", "only", "on", "extra"}
-
-
-class Amount(NamedTuple):
-    """How many demonstrations: so many trajectories, every n-th step of each."""
-
-    trajectories: int
-    every: int
-
-    @classmethod
-    def parse(cls, word: str) -> "Amount":
-        """From `1x20`."""
-        found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", word)
-        require(found, f"amount '{word}' must read TRAJECTORIESxEVERY, such as 1x20")
-        assert found
-        return cls(*map(int, found.groups()))
-
-    def __str__(self) -> str:
-        return f"{self.trajectories}x{self.every}"
 
 
 class Trial(NamedTuple):
@@ -86,11 +69,6 @@ class Study:
     settings: Table = field(default_factory=dict)
     grid: dict[str, list[Any]] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """The file's, without its suffix."""
-        return self.path.stem
-
     def refuse(self, error: UserError, trial: Trial | None = None) -> UserError:
         """The error with the line it is about: the one with most of the words that it names."""
         message, known = str(error), _words(self.text)
@@ -111,31 +89,30 @@ class Study:
         **given: Any,
     ) -> list[Trial]:
         """All trials, or those of the named tasks and methods; `given` settings override tables."""
-        chosen = [_choose(self.tasks, tasks, "task", extra)]
-        chosen += [_choose(self.methods, methods, "method", extra)]
+        pairs = itertools.product(
+            _choose(self.tasks, tasks, "task", extra),
+            _choose(self.methods, methods, "method", extra),
+        )
         found = []
-        for (key, task), (name, method) in itertools.product(*(c.items() for c in chosen)):
+        for (key, task), (name, method) in pairs:
             if key not in method.get("only", [key]):
                 continue
             own = {**self.settings, **_rest(task, OF_TASK), **_rest(method, OF_METHOD)}
-            own |= {**method.get("on", {}).get(key, {}), **given}
+            own |= method.get("on", {}).get(key, {}) | given
             preset, of_task = own.pop("preset", None), own.pop("task_settings", {})
             identity, algorithm = task.get("task", key), method.get("algorithm", name)
             start = f"{task_folder(identity, of_task)}-{name}"
-            for words in itertools.product(amounts or task.get("amounts", [""]), *self._grid()):
-                amount = Amount.parse(words[0])._asdict() if words[0] else {}
-                settings = {**own, **dict(words[1:]), **amount}
-                ends = [f"{name}{value}" for name, value in words[1:]] + [words[0]]
-                folder = "-".join(filter(None, [start, *ends]))
+            every_amount = amounts or task.get("amounts", [""])
+            for amount, *values in itertools.product(every_amount, *self.grid.values()):
+                chosen = dict(zip(self.grid, values))
+                settings = own | chosen | (_parse_amount(amount) if amount else {})
+                ends = [f"{name}{value}" for name, value in chosen.items()]
+                folder = "-".join(filter(None, [start, *ends, amount]))
                 found.append(Trial(folder, algorithm, identity, preset, settings, of_task))
         require(found, "no method is left for these tasks")
-        names = [trial.name for trial in found]
-        for name in names:
-            require(names.count(name) == 1, f"two trials are called '{name}'")
+        for name, times in Counter(trial.name for trial in found).items():
+            require(times == 1, f"two trials are called '{name}'")
         return found
-
-    def _grid(self) -> list[list[tuple[str, Any]]]:
-        return [[(name, value) for value in values] for name, values in self.grid.items()]
 
 
 def task_folder(task: str, settings: Mapping[str, Any]) -> str:
@@ -143,27 +120,34 @@ def task_folder(task: str, settings: Mapping[str, Any]) -> str:
     return "-".join([file_name(task), *(f"{name}{value}" for name, value in settings.items())])
 
 
+def _parse_amount(word: str) -> dict[str, int]:
+    """The settings that `1x20` stands for: 1 trajectory, every 20th step of it."""
+    well_formed = re.fullmatch(r"[1-9]\d*x[1-9]\d*", word)
+    require(well_formed, f"amount '{word}' must read TRAJECTORIESxEVERY, such as 1x20")
+    trajectories, every = map(int, word.split("x"))
+    return {"trajectories": trajectories, "every": every}
+
+
 def _words(text: str) -> set[str]:
     return set(re.findall(r"[\w-]+(?:\.\d+)*", text))
 
 
-def _choose(known: dict[str, Table], names: Sequence[str], what: str, extra: bool) -> Any:
-    require_known(names, known, what)
-    return {
-        k: x for k, x in known.items() if (k in names if names else extra or not x.get("extra"))
-    }
+def _choose(
+    known: dict[str, Table], names: Sequence[str], what: str, extra: bool
+) -> list[tuple[str, Table]]:
+    """The named entries, or all of them: the extra ones only if they are wanted."""
+    _require_all_known(names, known, what)
+    wanted = names or [name for name, x in known.items() if extra or not x.get("extra")]
+    return [(name, x) for name, x in known.items() if name in wanted]
 
 
 def _rest(table: Table, own: set[str]) -> Table:
     return {name: value for name, value in table.items() if name not in own}
 
 
-def require_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuses a name that is not among the known ones."""
-    known = list(known)
+def _require_all_known(names: Iterable[str], known: Iterable[str], what: str) -> None:
     for name in names:
-        if name not in known:
-            raise nearest(name, known, what)
+        require_known(name, known, what)
 
 
 def read_study(path: Path) -> Study:
@@ -173,18 +157,17 @@ def read_study(path: Path) -> Study:
         rows = tomllib.loads(text)
     study = Study(path, text, {}, {})
     try:
-        require_known(rows, KEYS, "key")
+        _require_all_known(rows, KEYS, "key")
         for key in ("tasks", "methods"):
-            table = rows.get(key)
-            if isinstance(table, list):
-                table = {name: {} for name in table}
-            require(table, f"a study needs '{key}': name at least one")
-            rows[key] = table
+            require(rows.get(key), f"a study needs '{key}': name at least one")
+            if isinstance(rows[key], list):
+                rows[key] = {name: {} for name in rows[key]}
         study = Study(path, text, **rows)
         tables = [study.settings, study.grid, *study.tasks.values(), *study.methods.values()]
         require(all(isinstance(x, dict) for x in tables), "tasks and methods are tables: NAME = {}")
         for method in study.methods.values():
-            require_known([*method.get("only", []), *method.get("on", {})], study.tasks, "task")
+            named = [*method.get("only", []), *method.get("on", {})]
+            _require_all_known(named, study.tasks, "task")
     except UserError as error:
         raise study.refuse(error) from None
     return study

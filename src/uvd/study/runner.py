@@ -15,15 +15,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from uvd import __version__
 from uvd.agents import get_algorithm
@@ -61,8 +61,6 @@ def plan(out: Path, trials: Mapping[str, Rows]) -> None:
     for name, rows in trials.items():
         if (out / name / "config.toml").exists():
             _require_same(Run.open(out / name), rows)
-    with refused(f"cannot make the folder {out}", OSError):
-        out.mkdir(parents=True, exist_ok=True)
     whole = {"uvd_version": __version__, "trials": {**have, **trials}}
     replace_file(out / "study.json", json.dumps(whole, indent=1).encode() + b"\n")
 
@@ -121,9 +119,10 @@ def state_of(path: Path, rows: Rows) -> State:
     saved = (path / "checkpoints" / f"{step}.safetensors").exists()
     if step >= total and (saved or not (path / "episodes").exists()):
         return State(total, True, f"finished{score}")
+    text = f"step {step:,} of {total:,}{score}"
     if (path / "error.txt").exists():
-        return State(step, False, f"failed: {(path / 'error.txt').read_text('utf-8')}")
-    return State(step, False, f"step {step:,} of {total:,}{score}")
+        text = f"failed: {(path / 'error.txt').read_text('utf-8')}"
+    return State(min(step, total), False, text)
 
 
 def finished(out: Path, first: Iterable[str] = ()) -> list[Path]:
@@ -157,59 +156,45 @@ def locked(out: Path) -> Iterator[int]:
 
 def train(out: Path, names: Sequence[str] = (), at_once: int = 0) -> None:
     """Trains what is not finished of the study's trials (or the named ones), so many at a time."""
-    trials = chosen(out, names)
+    progress = Progress(out, names)
     with locked(out) as lock:
-        driver = Driver(Progress(out, trials), lock)
-        driver.run(at_once or AT_ONCE)
-    conclude(driver.progress, driver.failed, driver.stopped)
-
-
-def chosen(out: Path, names: Sequence[str]) -> dict[str, Rows]:
-    """The study's trials of these names, or all."""
-    return {name: rows for name, rows in read_plan(out).items() if not names or name in names}
-
-
-def conclude(progress: "Progress", failed: Sequence[str], stopped: bool) -> None:
-    """Says how to go on with a study that was stopped, or has trials that failed."""
-    again = f"uvd sweep --resume {progress.out}"
-    if stopped:
-        raise Stopped(f"stopped; go on with: {again}")
-    many = f"{len(failed)} of {len(progress.trials)} trials failed: {', '.join(failed)}"
-    require(not failed, f"{many}; once more: {again}")
+        Driver(progress, lock).run(at_once or AT_ONCE)
+    progress.conclude()
 
 
 class Progress:
-    """How far a study is, by what its trials cost."""
+    """How far a study is, by what its trials (or the named ones) cost."""
 
-    def __init__(self, out: Path, trials: Mapping[str, Rows]) -> None:
-        self.out, self.trials = out, trials
-        self.costs = {name: work(rows) for name, rows in trials.items()}
-        states = {name: self.state(name) for name in trials}
-        self.share = {name: self._share(name, state) for name, state in states.items()}
-        self.done_before, self.begun = self._done(), time.monotonic()
-        # The longest first, so that none is left over alone.
+    def __init__(self, out: Path, names: Sequence[str]) -> None:
+        plan = read_plan(out)
+        self.out = out
+        self.trials = {name: rows for name, rows in plan.items() if not names or name in names}
+        self.failed: list[str] = []
+        self.stopped = False
+        self.steps = dict.fromkeys(self.trials, 0)
+        self.done_before, self.begun = 0.0, time.monotonic()
+
+    def begin(self, how: str) -> list[str]:
+        """Says what is to be trained and returns it, the longest first: none is left over alone."""
+        states = {name: self.state(name) for name in self.trials}
         left = [name for name, state in states.items() if not state.finished]
-        self.left = sorted(left, key=lambda name: -self.costs[name])
+        print(f"{len(left)} of {len(states)} trials to train, {how}, into {self.out}", flush=True)
+        self.steps = {name: state.step for name, state in states.items()}
+        self.done_before, self.begun = self._done(), time.monotonic()
+        return sorted(left, key=lambda name: -work(self.trials[name]))
 
     def state(self, name: str) -> State:
-        """The state of a trial."""
         return state_of(self.out / name, self.trials[name])
-
-    def _share(self, name: str, state: State) -> float:
-        return min(state.step / self.trials[name]["run"]["steps"], 1.0)
 
     def _done(self) -> float:
         """The share of the study's work that is done."""
-        return sum(self.costs[n] * self.share[n] for n in self.trials) / sum(self.costs.values())
-
-    def begin(self, how: str) -> None:
-        """Says what is to be trained."""
-        many = f"{len(self.left)} of {len(self.trials)} trials to train"
-        print(f"{many}, {how}, into {self.out}", flush=True)
+        costs = [work(rows) for rows in self.trials.values()]
+        shares = [self.steps[name] / rows["run"]["steps"] for name, rows in self.trials.items()]
+        return float(np.average(shares, weights=costs))
 
     def say(self, name: str, line: str) -> None:
         """A line of a trial, behind how far the study is."""
-        self.share[name] = self._share(name, self.state(name))
+        self.steps[name] = self.state(name).step
         done, spent, left = self._done(), time.monotonic() - self.begun, ""
         if done > self.done_before:
             left = f", {spent / 60 * (1 - done) / (done - self.done_before):,.0f} min left"
@@ -217,8 +202,17 @@ class Progress:
 
     def fail(self, name: str, why: str) -> None:
         """Writes down that a trial failed."""
+        self.failed.append(name)
         replace_file(self.out / name / "error.txt", why.encode())
         self.say(name, f"failed: {why}")
+
+    def conclude(self) -> None:
+        """Says how to go on with a study that was stopped, or has trials that failed."""
+        again = f"uvd sweep --resume {self.out}"
+        if self.stopped:
+            raise Stopped(f"stopped; go on with: {again}")
+        many = f"{len(self.failed)} of {len(self.trials)} trials failed: {', '.join(self.failed)}"
+        require(not self.failed, f"{many}; once more: {again}")
 
 
 def prepare(path: Path, rows: Rows) -> None:
@@ -234,44 +228,38 @@ class Driver:
     def __init__(self, progress: Progress, lock: int) -> None:
         self.progress, self.lock = progress, lock
         self.out, self.trials = progress.out, progress.trials
-        self.waiting = deque(progress.left)
         self.processes: set[subprocess.Popen[str]] = set()
-        self.failed: list[str] = []
-        self.stopped = False
 
     def run(self, at_once: int) -> None:
         """Trains what is left. Ctrl-C stops all trials, which save; a second one ends them."""
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # trials may share a GPU
         pin = at_once > 1 and jax.default_backend() == "cpu" and hasattr(os, "sched_getaffinity")
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
-        self.progress.begin(f"{at_once} at a time")
+        left = iter(self.progress.begin(f"{at_once} at a time"))  # all workers share it
         with ThreadPoolExecutor(at_once) as pool:
-            workers = [pool.submit(self._work, cores[i % len(cores)]) for i in range(at_once)]
+            workers = [pool.submit(self._work, left, cores[i % len(cores)]) for i in range(at_once)]
             while any(not worker.done() for worker in workers):
                 try:
                     wait(workers)
                 except KeyboardInterrupt:
-                    self.stopped = True
+                    self.progress.stopped = True
                     for process in list(self.processes):
                         process.send_signal(signal.SIGINT)
         for worker in workers:
             worker.result()
 
-    def _work(self, core: int | None) -> None:
-        while not self.stopped:
-            try:
-                name = self.waiting.popleft()
-            except IndexError:
-                return
+    def _work(self, left: Iterator[str], core: int | None) -> None:
+        for name in left:
             for _ in range(ATTEMPTS):
                 try:
                     code, last = self._train(name, core)
                 except UserError as error:  # the disk is full
                     code, last = 2, str(error)
-                if code == 0 or self.stopped:
+                if self.progress.stopped:
+                    return
+                if code == 0:
                     break
-            if code and not self.stopped:
-                self.failed.append(name)
+            else:  # no attempt ended well
                 self.progress.fail(name, last)
 
     def _train(self, name: str, core: int | None) -> tuple[int, str]:
@@ -302,8 +290,7 @@ class Driver:
 
 def status(out: Path) -> None:
     """Prints how far each trial of a study is."""
-    trials = read_plan(out)
-    states = {name: state_of(out / name, rows) for name, rows in trials.items()}
+    states = {name: state_of(out / name, rows) for name, rows in read_plan(out).items()}
     for name, state in states.items():
         print(f"{name}: {state.text}")
     print(f"{sum(s.finished for s in states.values())} of {len(states)} trials are finished")
@@ -341,17 +328,15 @@ def _timing(rows: Rows) -> tuple[float, float]:
     config = from_file(rows)
     begun = time.monotonic()
     made = make_plan(config, read_inputs(config)[0])
-    program, schedule, run = made.program, made.schedule, made.run
-    try:
-        learner, clock = program.init(run.first_seed, run.seeds), []
+    schedule, run, clock = made.schedule, made.run, []
+    with closing(made.program) as program:
+        learner = program.init(run.first_seed, run.seeds)
         for call in range(2):  # behind the warm-up; the first compiles
             cycle = jnp.asarray(schedule.warm + call * schedule.per_call, jnp.int32)
             learner, *_ = jax.block_until_ready(program.train(learner, cycle))
             clock.append(time.monotonic())
             jax.block_until_ready(program.evaluate(learner.state, EVAL, run.eval_episodes))
             clock.append(time.monotonic())
-    finally:
-        program.close()
     _, compiled, trained, evaluated = clock
     calls, reports = schedule.total / schedule.per_call, schedule.total / schedule.per_report
     learning = (trained - compiled) * calls + (evaluated - trained) * reports
