@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import count
 from multiprocessing.connection import Connection
 from queue import LifoQueue
 from typing import Any
@@ -35,12 +34,9 @@ class WorkersError(UserError):
 
 
 class Policies:
-    """Policies for the workers: packed once, sent to a worker when it first needs one."""
+    """Policies for the workers, packed once; None is exploration alone."""
 
-    _versions = count()
-
-    def __init__(self, policies: Sequence[Policy] = ()) -> None:
-        self.version = next(self._versions)
+    def __init__(self, policies: Sequence[Policy | None] = (None,)) -> None:
         self.packed = [pickle.dumps(policy) for policy in policies]
 
 
@@ -64,17 +60,14 @@ class _Worker:
         )  # fmt: skip
         theirs.close()
         self.connection = Connection(ours.detach())
-        self.version = -1
-        self.holds: set[int] = set()  # whose policies of that version it has
+        self.holds = b""  # the policy that the process has
         self.connection.send_bytes(self.task)
         self._answer()
 
     def play(self, job: Job, policies: Policies) -> Episode:
-        if self.version != policies.version:
-            self.version, self.holds = policies.version, set()
-        new = bool(policies.packed) and job.policy not in self.holds
-        self.connection.send((policies.version, policies.packed[job.policy] if new else None, job))
-        self.holds.add(job.policy)
+        policy = policies.packed[job.policy]
+        self.connection.send((None if policy is self.holds else policy, job))
+        self.holds = policy
         return self._answer()
 
     def _answer(self) -> Any:
