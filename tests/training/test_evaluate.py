@@ -8,7 +8,7 @@ import pytest
 from uvd.core.episode import Episode
 from uvd.tasks import make_task
 from uvd.tasks.find import find_task
-from uvd.training.evaluate import collected, mean_over, moved, scores
+from uvd.training.evaluate import collected, moved, scores, seed_means
 
 STEPS = 10
 REACH, LOOP = make_task("PointReach-v0"), make_task("PointLoop-v0")
@@ -74,8 +74,10 @@ def test_what_is_reported_of_a_training_episode_on_host_and_device():
     assert on_device == expected
 
 
-def test_the_mean_over_episodes():
+def test_the_mean_over_each_seeds_episodes():
     rows = [scores(REACH, episode_of(success)) for success in ((), (0,), (9,), (1, 9))]
-    mean = mean_over(rows)
-    assert mean == {"success_final": 0.5, "success_ever": 0.75}
+    mean = seed_means([rows, [], rows[2:]])
+    np.testing.assert_array_equal(mean["success_final"], [0.5, np.nan, 1.0])
+    np.testing.assert_array_equal(mean["success_ever"], [0.75, np.nan, 1.0])
     assert all(x.dtype == np.float32 for x in mean.values())
+    assert seed_means([[], []]) == {}

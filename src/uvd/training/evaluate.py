@@ -1,5 +1,6 @@
 """How well an episode went: success or return, and whether the object moved."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,11 @@ def collected(task: Task | EnvTask, radius: float | None, episode: Episode) -> d
     return {**rows, "collect/moved": moved(radius, episode)} if task.goal_dim else rows
 
 
-def mean_over(episodes: list[dict[str, Array]]) -> dict[str, np.float32]:
-    """The mean of each number over some episodes; nothing of none."""
-    names = episodes[0] if episodes else {}
-    return {name: np.mean([e[name] for e in episodes], dtype=np.float32) for name in names}
+def seed_means(seeds: Sequence[Sequence[dict[str, Array]]]) -> dict[str, np.ndarray]:
+    """The mean of each number over each seed's episodes, `[seed]`; NaN for a seed without any."""
+    names = dict.fromkeys(name for episodes in seeds for episode in episodes for name in episode)
+
+    def mean(name: str, episodes: Sequence[dict[str, Array]]) -> np.float32:
+        return np.mean([e[name] for e in episodes] or [np.nan], dtype=np.float32)
+
+    return {name: np.array([mean(name, episodes) for episodes in seeds]) for name in names}

@@ -6,7 +6,7 @@ on how its cycles are grouped into calls nor on where it was interrupted.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,12 +55,6 @@ class Learner(NamedTuple):
     key: jax.Array
 
 
-class Evaluate(Protocol):
-    """Scores of each seed's policy over a fixed set of episodes."""
-
-    def __call__(self, state: LearnerState, purpose: int, episodes: int, /) -> Metrics: ...
-
-
 class Program(NamedTuple):
     """What a run does, over learners stacked along a leading axis of seeds."""
 
@@ -68,7 +62,8 @@ class Program(NamedTuple):
     train: Callable[[Learner, jax.Array], tuple[Learner, Episode | None, Metrics]]
     """(learners, number of the first cycle) -> (learners, new episodes if any, metrics)"""
     replay: Callable[[Learner, Episode], Learner]  # writes logged episodes back into the buffer
-    evaluate: Evaluate
+    evaluate: Callable[[LearnerState, int, int], Metrics]
+    """(state, purpose, number of episodes) -> each seed's scores over a fixed set of episodes"""
     close: Callable[[], None]  # ends the worker processes
     traces: dict[str, int]  # how often each function was traced: more than once costs speed
 
