@@ -43,7 +43,7 @@ def test_success_is_counted_after_the_last_step_and_after_any(task, success, fin
 def test_without_goals_the_score_is_the_return(task):
     task = find_task(task) if isinstance(task, str) else task
     assert scores(task, episode_of(reward=0.5)) == {"return": 5.0}
-    assert collected(task, None, episode_of(reward=0.5, shift=1.0)) == {"collect/return": 5.0}
+    assert collected(task, episode_of(reward=0.5, shift=1.0)) == {"collect/return": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,8 @@ def test_a_drift_is_no_move(radius, shift, expected):
 def test_what_is_reported_of_a_training_episode_on_host_and_device():
     episode = episode_of((2, 4), shift=0.5)
     expected = {"collect/success_final": 0, "collect/success_ever": 1, "collect/moved": 1}
-    assert collected(REACH, REACH.radius, episode) == expected
-    on_device = jax.jit(lambda e: collected(REACH, REACH.radius, e))(
-        jax.tree.map(jnp.asarray, episode)
-    )
+    assert collected(REACH, episode) == expected
+    on_device = jax.jit(lambda e: collected(REACH, e))(jax.tree.map(jnp.asarray, episode))
     assert on_device == expected
 
 

@@ -14,9 +14,7 @@ No JAX here: worker processes import this.
 import itertools
 import math
 import re
-from functools import reduce
 from importlib.util import find_spec
-from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +33,7 @@ Observation = dict[str, Array]
 
 # MuJoCo's first tested version and the first untested one. Before 3.3.6 an observation changed the
 # next step.
-SUPPORTED = ((3, 3, 6), (3, 12, 0))
+SUPPORTED = ("3.3.6", "3.12.0")
 SUBSTEPS = 20
 HORIZON = 50
 
@@ -67,17 +65,16 @@ _FOOT = ("base", "laser", "estop")
 _TURN = np.array([1.0, 0.0, 1.0, 0.0])  # upstream adds it to the hand's rotation at every step
 _TINY = 4 * float(np.finfo(np.float64).eps)
 _FULL_STATE = ("FULLPHYSICS", "WARMSTART", "CTRL", "MOCAP_POS", "MOCAP_QUAT")
-_STATE = reduce(or_, (getattr(mujoco.mjtState, f"mjSTATE_{name}").value for name in _FULL_STATE))
+_STATE = sum(getattr(mujoco.mjtState, f"mjSTATE_{name}").value for name in _FULL_STATE)
 
 
-def check_mujoco(version: str) -> None:
+def _check_mujoco() -> None:
     """Refuses a MuJoCo whose observations differ from upstream's or were never compared."""
-    low, high = SUPPORTED
-    low_, high_ = (".".join(map(str, v)) for v in SUPPORTED)
+    (low, high), version = SUPPORTED, mujoco.__version__
+    first, here, end = ([int(n) for n in re.findall(r"\d+", v)[:3]] for v in (low, version, high))
     require(
-        low <= tuple(int(n) for n in re.findall(r"\d+", version)[:3]) < high,
-        f"the Fetch tasks need another MuJoCo than {version}: "
-        f"pip install 'mujoco>={low_},<{high_}'",
+        first <= here < end,
+        f"the Fetch tasks need another MuJoCo than {version}: pip install 'mujoco>={low},<{high}'",
     )
 
 
@@ -221,7 +218,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         render_mode: str | None = None,
     ) -> None:
         """`redraw`: draw start and goal again if the start is a success; upstream does not."""
-        check_mujoco(mujoco.__version__)
+        _check_mujoco()
         require_known(task, SETUPS, "task")
         require_known(reward_type, ("sparse", "dense"), "reward_type")
         self.setup, self.sigma, self.redraw = SETUPS[task], find_noise(noise), redraw

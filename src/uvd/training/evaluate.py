@@ -28,10 +28,10 @@ def moved(radius: float | None, episode: Episode) -> Array:
     return (shift**2).sum() > max(1e-3, 0.2 * (radius or 0.0)) ** 2
 
 
-def collected(task: Task | EnvTask, radius: float | None, episode: Episode) -> dict[str, Array]:
+def collected(task: Task | EnvTask, episode: Episode) -> dict[str, Array]:
     """What is reported of a training episode."""
     rows = {f"collect/{name}": x for name, x in scores(task, episode).items()}
-    return {**rows, "collect/moved": moved(radius, episode)} if task.goal_dim else rows
+    return {**rows, "collect/moved": moved(task.radius, episode)} if task.goal_dim else rows
 
 
 def seed_means(seeds: Sequence[Sequence[dict[str, Array]]]) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ they pay for. Everything random derives from (seed, cycle number), so a run's re
 on how its cycles are grouped into calls nor on where it was interrupted.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -65,7 +66,7 @@ class Program(NamedTuple):
     evaluate: Callable[[LearnerState, int, int], Metrics]
     """(state, purpose, number of episodes) -> each seed's scores over a fixed set of episodes"""
     close: Callable[[], None]  # ends the worker processes
-    traces: dict[str, int]  # how often each function was traced: more than once costs speed
+    traces: Counter[str]  # how often each function was traced: more than once costs speed
 
 
 def behaviour_policy(agent: Agent, state: LearnerState) -> Policy:

@@ -1,12 +1,13 @@
 """The program of a JAX task: many cycles of playing and learning in one compiled call."""
 
+from collections import Counter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import Agent, Metrics, Spec
+from uvd.agents.agent import Agent, Metrics
 from uvd.collect.device import random_rollouts, rollouts
 from uvd.collect.exploration import RANDOM_ACTIONS, CollectConfig, Exploration
 from uvd.core.episode import Episode
@@ -39,13 +40,12 @@ def probe_task(task: Task, how: Exploration) -> Episode:
 def make_device_program(
     agent: Agent,
     task: Task,
-    spec: Spec,
     collect: CollectConfig,
     run: RunSettings,
     schedule: Schedule,
 ) -> Program:
     """Binds an agent to a task. Losses of warm-up cycles read zero."""
-    traces: dict[str, int] = {}
+    traces: Counter[str] = Counter()
 
     def play(learner: Learner, cycle: jax.Array) -> tuple[Learner, Episode, Metrics]:
         how = exploration_at(collect, schedule.updates_before(cycle))
@@ -54,7 +54,7 @@ def make_device_program(
             how = jax.tree.map(lambda a, b: jnp.where(warm, a, b), RANDOM_ACTIONS, how)
         policy, key = behaviour_policy(agent, learner.state), cycle_keys(learner.key, cycle)[0]
         episodes = rollouts(task, how, policy, key, run.envs)
-        rows = jax.vmap(lambda episode: collected(task, spec.radius, episode))(episodes)
+        rows = jax.vmap(lambda episode: collected(task, episode))(episodes)
         learner = learner._replace(ring=insert_all(learner.ring, episodes))
         return learner, episodes, {name: x.mean() for name, x in rows.items()}
 
@@ -76,7 +76,7 @@ def make_device_program(
         return learner._replace(state=state), (episodes, {**rows, **selection, **metrics})
 
     def train(learner: Learner, first: jax.Array) -> tuple[Learner, Episode, Metrics]:
-        traces["train"] = traces.get("train", 0) + 1
+        traces["train"] += 1
         # Seeds are mapped inside the scan over cycles, so that the cycle's number stays shared.
         learner, (episodes, metrics) = jax.lax.scan(
             lambda ln, c: jax.vmap(one_cycle, (0, None))(ln, c),
@@ -98,7 +98,7 @@ def make_device_program(
         return {f"eval/{name}": x.mean() for name, x in rows.items()}
 
     def evaluate(state: LearnerState, purpose: int, episodes: int) -> Metrics:
-        traces["evaluate"] = traces.get("evaluate", 0) + 1
+        traces["evaluate"] += 1
         key = jax.random.key(purpose)  # fixes starts, goals and noise
         return jax.vmap(lambda s: evaluate_one(s, key, episodes))(state)
 

@@ -11,6 +11,7 @@ for the next cycle, so updates and steps keep their ratio exactly. Where the quo
 less than an episode, a cycle may play nothing and only learn.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import Agent, Metrics, Spec
+from uvd.agents.agent import Agent, Metrics
 from uvd.collect.exploration import RANDOM_ACTIONS, CollectConfig, Exploration
 from uvd.collect.worker import PROBE, TRAIN, Job
 from uvd.collect.workers import Policies, Workers, cores
@@ -66,7 +67,6 @@ def packed(policy: Policy) -> Policies:
 def make_env_program(
     agent: Agent,
     task: EnvTask,
-    spec: Spec,
     collect: CollectConfig,
     run: RunSettings,
     schedule: Schedule,
@@ -80,12 +80,12 @@ def make_env_program(
     quota = schedule.steps
     in_flight: dict[int, Future] = {}  # the episodes of a cycle that workers are playing
     take_turns = jax.default_backend() == "cpu" and cores() <= FEW_CORES
-    traces: dict[str, int] = {}
+    traces: Counter[str] = Counter()
 
     def learn(
         learner: Learner, cycle: jax.Array, has_played: jax.Array
     ) -> tuple[LearnerState, Metrics]:
-        traces["train"] = traces.get("train", 0) + 1
+        traces["train"] += 1
         # Scores of episodes that are still cut short are no measure for those of full length.
         counts = has_played & (quota * cycle >= run.late_steps)
 
@@ -104,7 +104,7 @@ def make_env_program(
         return jax.vmap(one)(learner, counts)
 
     def insert(ring: Ring, episodes: Episode) -> Ring:
-        traces["insert"] = traces.get("insert", 0) + 1
+        traces["insert"] += 1
         return jax.vmap(insert_all)(ring, episodes)
 
     learn_jit = jax.jit(learn)
@@ -179,7 +179,7 @@ def make_env_program(
         if cycle >= schedule.warm:
             state, metrics = learn_jit(learner, first, np.array([len(seed) > 0 for seed in played]))
             learner = learner._replace(state=state)
-        rows = [[collected(task, spec.radius, episode) for episode in seed] for seed in played]
+        rows = [[collected(task, episode) for episode in seed] for seed in played]
         summary = {**seed_means(rows), **metrics}
         return learner, episodes, {name: jnp.asarray(x)[None] for name, x in summary.items()}
 

@@ -210,13 +210,13 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
 
     if isinstance(task, Task):
         spec, agent = bind(probe_task(task, collect.probe_exploration))
-        program = make_device_program(agent, task, spec, collect, run, schedule)
+        program = make_device_program(agent, task, collect, run, schedule)
     else:
         workers = Workers(task, run.workers, run.episode_seconds)
         try:
             spec, agent = bind(probe_env(task, workers, collect.probe_exploration))
             program = make_env_program(
-                agent, task, spec, collect, run, schedule, workers, algorithm.on_policy
+                agent, task, collect, run, schedule, workers, algorithm.on_policy
             )
         except BaseException:
             workers.close()
