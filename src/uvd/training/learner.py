@@ -83,17 +83,6 @@ def best_policy(agent: Agent, state: LearnerState) -> Policy:
     return policy._replace(net=state.best.net) if isinstance(state.best, Best) else policy
 
 
-def select(
-    agent: Agent, state: LearnerState, played: Policy, ring: Ring, counts: Any, confirm: int
-) -> tuple[LearnerState, Metrics]:
-    """The state once the score of the policy that played the newest cycle is known."""
-    if agent.score is None or not isinstance(state.best, Best):
-        return state, {}
-    score = agent.score(state.agent, ring)
-    best = update_best(state.best, played.net, score, counts, confirm)
-    return state._replace(best=best), {"select/score": score, "select/best": best.score}
-
-
 def make_init(
     agent: Agent,
     task: Task | EnvTask,
@@ -129,14 +118,30 @@ def cycle_keys(key: jax.Array, cycle: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def learn_cycle(
-    agent: Agent, schedule: Schedule, learner: Learner, cycle: jax.Array
-) -> tuple[State, Metrics]:
-    """The updates of one cycle; metrics are `[updates]`."""
+    agent: Agent,
+    schedule: Schedule,
+    learner: Learner,
+    cycle: jax.Array,
+    played: Policy,
+    counts: Any,
+    confirm: int,
+) -> tuple[LearnerState, Metrics]:
+    """The state once the policy that `played` is scored and the updates are made.
+
+    Metrics of the updates are `[updates]`; a score that does not count decides nothing.
+    """
+    state, ring, metrics = learner.state, learner.ring, {}
+    if agent.score is not None and isinstance(state.best, Best):
+        score = agent.score(state.agent, ring)
+        best = update_best(state.best, played.net, score, counts, confirm)
+        state = state._replace(best=best)
+        metrics = {"select/score": score, "select/best": best.score}
     keys = jax.random.split(cycle_keys(learner.key, cycle)[1], schedule.updates)
     steps = schedule.updates_before(cycle) + jnp.arange(schedule.updates)
-    return jax.lax.scan(
-        lambda s, xs: agent.update(s, learner.ring, *xs), learner.state.agent, (keys, steps)
+    inner, losses = jax.lax.scan(
+        lambda s, xs: agent.update(s, ring, *xs), state.agent, (keys, steps)
     )
+    return state._replace(agent=inner), {**metrics, **losses}
 
 
 def exploration_at(collect: CollectConfig, updates: Any) -> Exploration:

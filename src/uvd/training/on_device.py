@@ -27,7 +27,6 @@ from uvd.training.learner import (
     exploration_at,
     learn_cycle,
     make_init,
-    select,
 )
 
 
@@ -61,19 +60,16 @@ def make_device_program(
     def one_cycle(learner: Learner, cycle: jax.Array):
         learner, episodes, rows = play(learner, cycle)
 
-        def learn(state: LearnerState) -> tuple[LearnerState, Metrics, Metrics]:
-            played = behaviour_policy(agent, state)
-            state, selection = select(agent, state, played, learner.ring, True, run.confirm_cycles)
-            inner, metrics = learn_cycle(agent, schedule, learner._replace(state=state), cycle)
-            return state._replace(agent=inner), metrics, selection
+        def learn(learner: Learner) -> tuple[LearnerState, Metrics]:
+            played = behaviour_policy(agent, learner.state)
+            return learn_cycle(agent, schedule, learner, cycle, played, True, run.confirm_cycles)
 
-        def wait(state: LearnerState) -> tuple[LearnerState, Metrics, Metrics]:
-            like = jax.eval_shape(learn, state)[1:]
-            metrics, selection = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-            return state, metrics, selection
+        def wait(learner: Learner) -> tuple[LearnerState, Metrics]:
+            like = jax.eval_shape(learn, learner)[1]
+            return learner.state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
-        state, metrics, selection = jax.lax.cond(cycle >= schedule.warm, learn, wait, learner.state)
-        return learner._replace(state=state), (episodes, {**rows, **selection, **metrics})
+        state, metrics = jax.lax.cond(cycle >= schedule.warm, learn, wait, learner)
+        return learner._replace(state=state), (episodes, {**rows, **metrics})
 
     def train(learner: Learner, first: jax.Array) -> tuple[Learner, Episode, Metrics]:
         traces["train"] += 1

@@ -39,7 +39,6 @@ from uvd.training.learner import (
     exploration_at,
     learn_cycle,
     make_init,
-    select,
 )
 
 PROBE_STEPS = 5000  # random steps from which feature ranges are measured
@@ -91,15 +90,12 @@ def make_env_program(
 
         def one(learner: Learner, counts: jax.Array) -> tuple[LearnerState, Metrics]:
             # The policy that plays from here on is the one before all that follows.
-            state, newest = learner.state, behaviour_policy(agent, learner.state)
-            played = newest if on_policy else state.acting
+            newest = behaviour_policy(agent, learner.state)
+            played = newest if on_policy else learner.state.acting
             assert isinstance(played, Policy)
-            state, selection = select(
-                agent, state, played, learner.ring, counts, run.confirm_cycles
-            )
-            inner, metrics = learn_cycle(agent, schedule, learner._replace(state=state), cycle)
-            acting = state.acting if on_policy else newest
-            return state._replace(agent=inner, acting=acting), {**selection, **metrics}
+            confirm = run.confirm_cycles
+            state, metrics = learn_cycle(agent, schedule, learner, cycle, played, counts, confirm)
+            return state if on_policy else state._replace(acting=newest), metrics
 
         return jax.vmap(one)(learner, counts)
 

@@ -6,7 +6,7 @@ one line, before anything is written.
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from uvd.agents.agent import Agent, Facts, Spec
 from uvd.collect.exploration import CollectConfig
 from uvd.collect.workers import Workers
 from uvd.core.config import flatten, require
-from uvd.core.episode import DemoSteps, Episode
+from uvd.core.episode import DemoSteps
 from uvd.core.errors import UserError
 from uvd.demos.check import notices
 from uvd.demos.select import DemoSettings, demo_pairs
@@ -197,28 +197,23 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
     task, demos = inputs
     collect, run = algorithm.collect(config.settings), config.run
     schedule = make_schedule(config, task)
-    unusual: list[str] = []
-
-    def bind(probe: Episode) -> tuple[Spec, Agent]:
-        """The task as these roll-outs show it, and the algorithm for it."""
-        if demos is not None:
-            unusual.extend(notices(demos, probe.obs[happened(probe)]))
+    with ExitStack() as on_failure:
+        if isinstance(task, Task):
+            probe = probe_task(task, collect.probe_exploration)
+        else:
+            workers = Workers(task, run.workers, run.episode_seconds)
+            on_failure.callback(workers.close)
+            probe = probe_env(task, workers, collect.probe_exploration)
         # A policy is scored by at least an episode's steps.
         spec = make_spec(task, probe, demos, max(schedule.steps, task.horizon))
         with naming(config.demos.demos):
-            return spec, algorithm.make(config.settings, spec)
-
+            agent = algorithm.make(config.settings, spec)
+        on_failure.pop_all()
     if isinstance(task, Task):
-        spec, agent = bind(probe_task(task, collect.probe_exploration))
         program = make_device_program(agent, task, collect, run, schedule)
     else:
-        workers = Workers(task, run.workers, run.episode_seconds)
-        try:
-            spec, agent = bind(probe_env(task, workers, collect.probe_exploration))
-            program = make_env_program(
-                agent, task, collect, run, schedule, workers, algorithm.on_policy
-            )
-        except BaseException:
-            workers.close()
-            raise
+        program = make_env_program(
+            agent, task, collect, run, schedule, workers, algorithm.on_policy
+        )
+    unusual = [] if demos is None else notices(demos, probe.obs[happened(probe)])
     return Plan(config, task, spec, agent, collect, schedule, program, tuple(unusual))
