@@ -88,9 +88,8 @@ class _Worker:
         process.kill()
         process.communicate()
         self.errors.seek(0)
-        lines = self.errors.read().decode(errors="replace").split("\n")
+        last = self.errors.read().decode(errors="replace").strip().split("\n")[-1].strip()[:200]
         self.errors.close()
-        last = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
         ended = [f"exit code {code}"] * (code is not None) + [f"last line: {last}"] * bool(last)
         return f" ({', '.join(ended)})" if ended else ""
 

@@ -11,7 +11,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -189,7 +189,7 @@ def _train(
             raise
 
     progress = RunProgress(name, total, cycle * schedule.steps, quiet)
-    with progress, interruptible() as stop_asked, saving():
+    with progress.bar or nullcontext(), interruptible() as stop_asked, saving():
         reported = {row["step"] for row in run.rows()} | {0}
         if cycle % schedule.per_report == 0 and step not in reported:
             report()  # it is this evaluation that workers failed in
