@@ -169,9 +169,6 @@ class _Clearance:
             ends = [hull(link) @ b.xmat.reshape(3, 3)[axis] + b.xpos[axis] for link, b in bodies]
             return float(np.concatenate(ends).max())
 
-        def above(at: int, low: float) -> None:
-            self.low[at] = max(self.low[at], low + self.MARGIN)
-
         self.low[:3], self.high[:3] = data.qpos[:3] - 1e-3, data.qpos[:3] + 1e-3
         for name, (low, high) in self.JOINTS.items():
             at = full.joint(f"robot0:{name}_joint").qposadr[0]
@@ -179,20 +176,20 @@ class _Clearance:
         self.pan, self.lift = (full.joint(f"robot0:{s}_joint").qposadr[0] for s in _SHOULDER)
 
         front, top = extent(_TRUNK, 0), extent(_FOOT, 2)
-        radius = {link: float(np.linalg.norm(hull(link), axis=1).max()) for link in links}
-        for k, link in enumerate(_ARM):
-            above(joints + 3 * k + 2, self.PLANE + radius[link])
+        radius = np.array([np.linalg.norm(hull(link), axis=1).max() for link in links])
+        bodies = self.low[joints:].reshape(-1, 3)  # a view
+        arm, lower = slice(len(_ARM)), slice(links.index("forearm_roll"), None)
+        bodies[arm, 2] = self.PLANE + radius[arm] + self.MARGIN
         # The gripper lies within a cone between its body and the wrist's; its radii:
         x, y, z = hull("gripper").T
         along = 1 + x / full.body(_LINK("gripper")).pos[0]
         aside = np.hypot(y, z)
-        radius["gripper"] = float(((aside - (1 - along) * self.WRIST) / along).max())
-        radius["wrist_roll"] = self.WRIST
-        for k, link in list(enumerate(links))[4:]:
-            above(joints + 3 * k, front + radius[link])
-            above(joints + 3 * k + 2, top + radius[link])
+        radius[links.index("gripper")] = ((aside - (1 - along) * self.WRIST) / along).max()
+        radius[links.index("wrist_roll")] = self.WRIST
+        bodies[lower, 0] = front + radius[lower] + self.MARGIN
+        bodies[lower, 2] = np.maximum(bodies[lower, 2], top + radius[lower] + self.MARGIN)
         thing = float(np.linalg.norm(_corners(full, full.geom("object0").id), axis=1).max())
-        above(joints - 3, max(front, extent(_FOOT, 0)) + thing)
+        self.low[joints - 3] = max(front, extent(_FOOT, 0)) + thing + self.MARGIN
         self.high[joints - 1] = self.PLANE - thing - self.MARGIN
 
     def holds(self, rows: Array) -> bool:

@@ -84,11 +84,7 @@ def best_policy(agent: Agent, state: LearnerState) -> Policy:
 
 
 def make_init(
-    agent: Agent,
-    task: Task | EnvTask,
-    collect: CollectConfig,
-    run: RunSettings,
-    plays_ahead: bool,
+    agent: Agent, task: Task | EnvTask, collect: CollectConfig, run: RunSettings, plays_ahead: bool
 ) -> Callable[[int, int], Learner]:
     """Fresh learners with empty replay buffers, for a range of seeds."""
     # Whole episodes of the newest cycle may hold up to one episode more than its quota.

@@ -1,7 +1,6 @@
 """The program of a JAX task: many cycles of playing and learning in one compiled call."""
 
 from collections import Counter
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,11 +36,7 @@ def probe_task(task: Task, how: Exploration) -> Episode:
 
 
 def make_device_program(
-    agent: Agent,
-    task: Task,
-    collect: CollectConfig,
-    run: RunSettings,
-    schedule: Schedule,
+    agent: Agent, task: Task, collect: CollectConfig, run: RunSettings, schedule: Schedule
 ) -> Program:
     """Binds an agent to a task. Losses of warm-up cycles read zero."""
     traces: Counter[str] = Counter()
@@ -87,16 +82,17 @@ def make_device_program(
 
         return learner, jax.tree.map(in_order, episodes), metrics
 
-    def evaluate_one(state: LearnerState, key: jax.Array, number: int) -> dict[str, Any]:
-        policy = greedy(best_policy(agent, state))
-        episodes = rollouts(task, Exploration(), policy, key, number)
-        rows = jax.vmap(lambda episode: scores(task, episode))(episodes)
-        return {f"eval/{name}": x.mean() for name, x in rows.items()}
-
     def evaluate(state: LearnerState, purpose: int, episodes: int) -> Metrics:
         traces["evaluate"] += 1
         key = jax.random.key(purpose)  # fixes starts, goals and noise
-        return jax.vmap(lambda s: evaluate_one(s, key, episodes))(state)
+
+        def one(state: LearnerState) -> Metrics:
+            policy = greedy(best_policy(agent, state))
+            played = rollouts(task, Exploration(), policy, key, episodes)
+            rows = jax.vmap(lambda episode: scores(task, episode))(played)
+            return {f"eval/{name}": x.mean() for name, x in rows.items()}
+
+        return jax.vmap(one)(state)
 
     def refill(learner: Learner, episodes: Episode) -> Learner:
         return learner._replace(ring=jax.vmap(insert_all)(learner.ring, episodes))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
