@@ -127,10 +127,7 @@ def _append_achieved(obs: dict[str, Any]) -> dict[str, Any]:
     return {**obs, "observation": longer}
 
 
-@lru_cache(maxsize=8)
-def reward_env(task: EnvTask) -> gym.Env:
-    """An environment that only computes rewards."""
-    return make_env(task)
+reward_env = lru_cache(maxsize=8)(make_env)  # an environment that only computes rewards
 
 
 def batch_reward(env: gym.Env, achieved: np.ndarray, goal: np.ndarray) -> np.ndarray:
