@@ -97,10 +97,9 @@ def main() -> None:
     """The process that draws; exit code 2 for what another way of drawing would not change."""
     try:
         task, policy, episodes, out = pickle.load(sys.stdin.buffer)
-        env = make_env(task)
-        drawn = "rgb_array" in env.metadata.get("render_modes", ())
+        with make_env(task) as env:
+            drawn = "rgb_array" in env.metadata.get("render_modes", ())
         require(drawn, f"{task.id} cannot be drawn: it has no render mode 'rgb_array'")
-        env.close()
         camera = _Camera(make_env(task, render_mode="rgb_array"), out)
         for number in range(episodes):
             play(task, camera, policy, Job(0, 0, FRESH, number))

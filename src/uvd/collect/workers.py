@@ -111,12 +111,11 @@ class Workers:
         for worker in self._workers:
             self._free.put(worker)
         self._lock = threading.Lock()
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1)  # for work beside the caller
         self._closing = False
 
     def start(self, work: Callable[[], Any]) -> Future:
         """Does `work`, which may play, beside the caller."""
-        self._thread = self._thread or ThreadPoolExecutor(1)
         return self._thread.submit(work)
 
     def play(self, jobs: Sequence[Job], policies: Policies) -> list[Episode]:
@@ -134,9 +133,8 @@ class Workers:
     def close(self) -> None:
         """Ends all processes, also those that another thread waits for."""
         self._kill()
-        if self._thread:
-            self._thread.shutdown(cancel_futures=True)
-            self._thread = None
+        self._thread.shutdown(cancel_futures=True)
+        self._thread = ThreadPoolExecutor(1)
         for worker in self._workers:
             worker.close()
 

@@ -176,11 +176,9 @@ def make_schedule(config: RunConfig, task: Task | EnvTask) -> Schedule:
         )
     per_report = max(1, round((run.eval_every or run.steps / 20) / steps))
     per_call = 1
-    if isinstance(task, Task):
-        # A cycle of an on-policy algorithm is many updates in one.
-        most = 1 if algorithm.on_policy else max(1, UPDATES_PER_CALL // round(updates))
-        divisors = range(1, min(most, per_report) + 1)
-        per_call = max(n for n in divisors if per_report % n == 0)
+    if isinstance(task, Task) and not algorithm.on_policy:  # whose one update is many in one
+        most = min(max(1, UPDATES_PER_CALL // round(updates)), per_report)
+        per_call = max(n for n in range(1, most + 1) if per_report % n == 0)
     return Schedule(
         steps=steps,
         updates=round(updates),
