@@ -197,7 +197,7 @@ def _train(
             learner, episodes, metrics = program.train(learner, jnp.asarray(cycle, jnp.int32))
             learned = max(schedule.warm - cycle, 0)  # cycles of the warm-up carry no losses
             first_update = max(schedule.updates_before(cycle), 0)
-            losses = {k: np.asarray(v)[learned:] for k, v in metrics.items()}
+            losses = {k: np.asarray(v)[learned:] for k, v in sorted(metrics.items())}
             if bad := first_bad(losses, first_update, plan.run.first_seed):
                 last = run.restore()
                 kept = (
