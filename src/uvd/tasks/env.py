@@ -46,7 +46,6 @@ class EnvTask:
     goal_dim: int = 0
     privileged_dim: int = 0  # numbers at an observation's end that only critics read
     reward: Reward | None = None  # of goals, where there are any
-    reports_success: bool = False  # `info` says after every step whether the goal is achieved
     achieved_in_obs: bool = True  # the observation holds the achieved goal, or `make_env` adds it
     previous_action: bool = False  # observations end with the previous action; `obs_dim` counts it
 

@@ -75,7 +75,6 @@ def _examine_goals(name: str, env: gym.Env) -> EnvTask:
         obs_dim=obs_dim if in_obs else obs_dim + goal_dim,
         goal_dim=goal_dim,
         reward=reward,
-        reports_success=reported is not None,
         achieved_in_obs=in_obs,
     )
 
