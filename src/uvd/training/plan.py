@@ -5,9 +5,10 @@ one line, before anything is written.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from uvd.agents import get_algorithm
@@ -195,6 +196,7 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
     task, demos = inputs
     collect, run = algorithm.collect(config.settings), config.run
     schedule = make_schedule(config, task)
+    make_program: Callable[..., Program] = make_device_program
     with ExitStack() as on_failure:
         if isinstance(task, Task):
             probe = probe_task(task, collect.probe_exploration)
@@ -202,16 +204,13 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
             workers = Workers(task, run.workers, run.episode_seconds)
             on_failure.callback(workers.close)
             probe = probe_env(task, workers, collect.probe_exploration)
+            on_policy = algorithm.on_policy
+            make_program = partial(make_env_program, workers=workers, on_policy=on_policy)
         # A policy is scored by at least an episode's steps.
         spec = make_spec(task, probe, demos, max(schedule.steps, task.horizon))
         with naming(config.demos.demos):
             agent = algorithm.make(config.settings, spec)
+        program = make_program(agent, task, collect, run, schedule)
         on_failure.pop_all()
-    if isinstance(task, Task):
-        program = make_device_program(agent, task, collect, run, schedule)
-    else:
-        program = make_env_program(
-            agent, task, collect, run, schedule, workers, algorithm.on_policy
-        )
     unusual = [] if demos is None else notices(demos, probe.obs[happened(probe)])
     return Plan(config, task, spec, agent, collect, schedule, program, tuple(unusual))
