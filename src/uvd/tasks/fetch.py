@@ -64,7 +64,7 @@ _FOOT = ("base", "laser", "estop")
 
 _TURN = np.array([1.0, 0.0, 1.0, 0.0])  # upstream adds it to the hand's rotation at every step
 _TINY = 4 * float(np.finfo(np.float64).eps)
-_FULL_STATE = ("FULLPHYSICS", "WARMSTART", "CTRL", "MOCAP_POS", "MOCAP_QUAT")
+_FULL_STATE = ("FULLPHYSICS", "WARMSTART", "CTRL", "MOCAP_POS", "MOCAP_QUAT")  # no bit in two
 _STATE = sum(getattr(mujoco.mjtState, f"mjSTATE_{name}").value for name in _FULL_STATE)
 
 
