@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from uvd.api import Trained, play
-from uvd.collect.video import Film, write_video
+from uvd.collect.video import write_video
 from uvd.collect.worker import RECORD
 from uvd.core.config import require
 from uvd.demos.memory import Trajectory
@@ -25,7 +25,7 @@ def film(trained: Trained, out: str | Path, episodes: int = 4, seed: int | None 
         task = find_task(f"uvd.tasks.gym:{config.task}", config.task_settings)
         task = with_previous_action(task) if config.demos.previous_action else task
     assert isinstance(task, EnvTask)
-    write_video(Film(task, trained.policy(seed).policy, episodes, Path(out)))
+    write_video(task, trained.policy(seed).policy, episodes, Path(out))
 
 
 def check_demos_out(out: str) -> None:

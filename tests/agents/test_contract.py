@@ -70,8 +70,7 @@ class Made:
 
     def make_program(self, per_call):
         schedule = Schedule(ENVS * HORIZON, self.updates, WARM, per_call, per_call, CYCLES)
-        spec = spec_of(self.task)
-        return make_device_program(self.agent, self.task, spec, self.collect, self.run, schedule)
+        return make_device_program(self.agent, self.task, self.collect, self.run, schedule)
 
 
 @pytest.fixture(scope="module", params=CASES)

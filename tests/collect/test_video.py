@@ -6,7 +6,7 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 
-from uvd.collect.video import EDGE, REACHED, Film, write_video
+from uvd.collect.video import EDGE, REACHED, write_video
 from uvd.collect.worker import FRESH, Job, play
 from uvd.core.errors import UserError
 from uvd.core.policy import MLP, Norm, Policy
@@ -30,7 +30,7 @@ def task():
 def test_a_film_has_every_step_and_a_frame_where_the_goal_is_achieved(task, tmp_path, monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     out = tmp_path / "new" / "a.gif"
-    write_video(Film(task, POLICY, 2, out))  # the first way of drawing fails, the second does not
+    write_video(task, POLICY, 2, out)  # the first way of drawing fails, the second does not
     pictures = imageio.imread(out, mode="RGB")
     assert pictures.shape == (22, 32, 48, 3)
     middle = pictures[:, 16, 24].astype(int)
@@ -47,7 +47,7 @@ def test_a_film_has_every_step_and_a_frame_where_the_goal_is_achieved(task, tmp_
 def test_mp4(task, tmp_path, monkeypatch):
     pytest.importorskip("imageio_ffmpeg")
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    write_video(Film(task, POLICY, 1, tmp_path / "a.mp4"))
+    write_video(task, POLICY, 1, tmp_path / "a.mp4")
     assert (tmp_path / "a.mp4").stat().st_size > 500
 
 
@@ -65,5 +65,5 @@ def test_what_cannot_be_filmed_is_refused_in_one_line(
 ):
     monkeypatch.setenv("MUJOCO_GL", way)
     with pytest.raises(UserError, match=message) as error:
-        write_video(Film(find_task(f"envs:{name}-v0"), POLICY, 1, tmp_path / Path(out)))
+        write_video(find_task(f"envs:{name}-v0"), POLICY, 1, tmp_path / Path(out))
     assert "\n" not in str(error.value)

@@ -26,7 +26,7 @@ def test_an_observation_of_parts_is_one_vector():
 
 def test_goals_of_choices_are_vectors_with_the_environments_rewards():
     task, episodes = episodes_of("envs:Rooms-v0")
-    assert (task.obs_dim, task.goal_dim, task.reports_success) == (5, 4, True)
+    assert (task.obs_dim, task.goal_dim) == (5, 4)
     assert task.achieved_in_obs
     assert (task.reward.low, task.reward.high, task.reward.sparse) == (-1, 0, True)
     achieved, goal, success = (

@@ -8,7 +8,7 @@ import pytest
 from uvd.core.episode import Episode
 from uvd.tasks import make_task
 from uvd.tasks.find import find_task
-from uvd.training.evaluate import collected, mean_over, moved, scores
+from uvd.training.evaluate import collected, moved, scores, seed_means
 
 STEPS = 10
 REACH, LOOP = make_task("PointReach-v0"), make_task("PointLoop-v0")
@@ -43,7 +43,7 @@ def test_success_is_counted_after_the_last_step_and_after_any(task, success, fin
 def test_without_goals_the_score_is_the_return(task):
     task = find_task(task) if isinstance(task, str) else task
     assert scores(task, episode_of(reward=0.5)) == {"return": 5.0}
-    assert collected(task, None, episode_of(reward=0.5, shift=1.0)) == {"collect/return": 5.0}
+    assert collected(task, episode_of(reward=0.5, shift=1.0)) == {"collect/return": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_a_drift_is_no_move(radius, shift, expected):
 def test_what_is_reported_of_a_training_episode_on_host_and_device():
     episode = episode_of((2, 4), shift=0.5)
     expected = {"collect/success_final": 0, "collect/success_ever": 1, "collect/moved": 1}
-    assert collected(REACH, REACH.radius, episode) == expected
-    on_device = jax.jit(lambda e: collected(REACH, REACH.radius, e))(
-        jax.tree.map(jnp.asarray, episode)
-    )
+    assert collected(REACH, episode) == expected
+    on_device = jax.jit(lambda e: collected(REACH, e))(jax.tree.map(jnp.asarray, episode))
     assert on_device == expected
 
 
-def test_the_mean_over_episodes():
+def test_the_mean_over_each_seeds_episodes():
     rows = [scores(REACH, episode_of(success)) for success in ((), (0,), (9,), (1, 9))]
-    mean = mean_over(rows)
-    assert mean == {"success_final": 0.5, "success_ever": 0.75}
+    mean = seed_means([rows, [], rows[2:]])
+    np.testing.assert_array_equal(mean["success_final"], [0.5, np.nan, 1.0])
+    np.testing.assert_array_equal(mean["success_ever"], [0.75, np.nan, 1.0])
     assert all(x.dtype == np.float32 for x in mean.values())
+    assert seed_means([[], []]) == {}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from counting import UNIT, counting_agent, counting_spec, expected_run, updates_of
+from counting import UNIT, counting_agent, expected_run, updates_of
 from uvd.collect.exploration import CollectConfig
 from uvd.collect.worker import EVAL, FRESH
 from uvd.core.episode import Episode
@@ -29,8 +29,7 @@ def schedule_of(cycles, updates, warm, per_call):
 
 def program_of(agent, collect, schedule, **run):
     settings = RunSettings(seeds=SEEDS, envs=ENVS, **run)
-    spec = counting_spec(2, 0, 1)
-    return make_device_program(agent, TASK, spec, collect, settings, schedule)
+    return make_device_program(agent, TASK, collect, settings, schedule)
 
 
 def train_all(program, schedule, first_seed=0):

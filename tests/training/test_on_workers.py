@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from counting import UNIT, counting_agent, counting_spec, expected_run, updates_of
+from counting import UNIT, counting_agent, expected_run, updates_of
 from uvd.collect.exploration import CollectConfig
 from uvd.collect.worker import EVAL, Job, play
 from uvd.collect.workers import Workers
@@ -44,8 +44,7 @@ def program_of(
     task = workers.task
     settings = RunSettings(**{"seeds": SEEDS, "envs": ENVS, **run})
     schedule = Schedule(quota, updates, warm, 1, 1, total)
-    spec = counting_spec(task.obs_dim, task.goal_dim, task.action_dim)
-    return make_env_program(agent, task, spec, collect, settings, schedule, workers, on_policy)
+    return make_env_program(agent, task, collect, settings, schedule, workers, on_policy)
 
 
 class Cycle(NamedTuple):

@@ -13,12 +13,12 @@ def test_an_evaluation_in_words():
 
 
 def test_reports_are_plain_lines_in_a_pipe(capsys):
-    with RunProgress("td3 Task", 2000) as progress:
-        progress.advance(500)
-        progress.report(1000, GOALS)
+    progress = RunProgress("td3 Task", 2000)
+    assert progress.bar is None
+    progress.advance(500)
+    progress.report(1000, GOALS)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("td3 Task: step 1,000/2,000, ")
     assert line.endswith(" s left, success 0.50 final, 0.75 ever")
-    with RunProgress("td3 Task", 2000, quiet=True) as progress:
-        progress.report(1000, GOALS)
+    RunProgress("td3 Task", 2000, quiet=True).report(1000, GOALS)
     assert capsys.readouterr().out == ""

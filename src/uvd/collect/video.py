@@ -10,7 +10,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -27,15 +27,6 @@ EDGE = 8
 _START = "import sys; sys.path = sys.argv[1:]; from uvd.collect.video import main; main()"
 
 
-class Film(NamedTuple):
-    """What is to be played, by whom, and where the film goes."""
-
-    task: EnvTask
-    policy: Policy
-    episodes: int
-    out: Path
-
-
 def check_out(out: Path) -> None:
     """Refuses a file that cannot be written, before anything is played."""
     known = out.suffix in (".mp4", ".gif")
@@ -44,14 +35,15 @@ def check_out(out: Path) -> None:
     require(can_write, "mp4 needs imageio-ffmpeg: pip install imageio-ffmpeg, or write a .gif")
 
 
-def write_video(film: Film) -> None:
+def write_video(task: EnvTask, policy: Policy, episodes: int, out: Path) -> None:
     """Plays the first fresh episodes, the goal achieved wherever the picture has a blue frame."""
-    check_out(film.out)
+    check_out(out)
+    film = pickle.dumps((task, policy, episodes, out))
     asked = os.environ.get("MUJOCO_GL")
     ways = (asked,) if asked else WAYS
     for way in ways:
         end = subprocess.run(
-            [sys.executable, "-c", _START, *sys.path], input=pickle.dumps(film),
+            [sys.executable, "-c", _START, *sys.path], input=film,
             stderr=subprocess.PIPE, env={**os.environ, "MUJOCO_GL": way},
         )  # fmt: skip
         if end.returncode == 0:
@@ -59,15 +51,15 @@ def write_video(film: Film) -> None:
         said = (end.stderr.decode(errors="replace").strip() or "it died").split("\n")[-1]
         if end.returncode == 2:
             raise UserError(said)
-    raise UserError(f"cannot draw {film.task.id} with MUJOCO_GL={' or '.join(ways)}: {said[:200]}")
+    raise UserError(f"cannot draw {task.id} with MUJOCO_GL={' or '.join(ways)}: {said[:200]}")
 
 
 class _Camera(gym.Wrapper):
     """Takes a picture after every step and hands it to the film."""
 
-    def __init__(self, env: gym.Env, film: Film) -> None:
+    def __init__(self, env: gym.Env, out: Path) -> None:
         super().__init__(env)
-        self.film = film
+        self.out = out
         self.writer: Any = None
 
     def reset(self, **settings: Any) -> Any:
@@ -87,7 +79,7 @@ class _Camera(gym.Wrapper):
             picture[:] = REACHED
             picture[EDGE:-EDGE, EDGE:-EDGE] = inside
         if self.writer is None:
-            self.writer = _open(self.film.out, self.env.metadata.get("render_fps", 25))
+            self.writer = _open(self.out, self.env.metadata.get("render_fps", 25))
         self.writer.append_data(picture)
 
 
@@ -104,16 +96,13 @@ def _open(out: Path, fps: float) -> Any:
 def main() -> None:
     """The process that draws; exit code 2 for what another way of drawing would not change."""
     try:
-        film: Film = pickle.load(sys.stdin.buffer)
-        task = film.task
-        env = make_env(task)
-        drawn = "rgb_array" in env.metadata.get("render_modes", ())
+        task, policy, episodes, out = pickle.load(sys.stdin.buffer)
+        with make_env(task) as env:
+            drawn = "rgb_array" in env.metadata.get("render_modes", ())
         require(drawn, f"{task.id} cannot be drawn: it has no render mode 'rgb_array'")
-        env.close()
-        env = make_env(task, render_mode="rgb_array")
-        camera = _Camera(env, film)
-        for number in range(film.episodes):
-            play(task, camera, film.policy, Job(0, 0, FRESH, number))
+        camera = _Camera(make_env(task, render_mode="rgb_array"), out)
+        for number in range(episodes):
+            play(task, camera, policy, Job(0, 0, FRESH, number))
         camera.writer.close()
         camera.close()
     except Exception as error:

@@ -105,8 +105,7 @@ def main(fd: int) -> None:
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     warnings.simplefilter("ignore")  # the parent made the same environment and showed them
     connection = Connection(fd)
-    policies: dict[int, Policy] = {}
-    current = -1
+    policy: Policy | None = None
     with suppress(EOFError, ConnectionError):
         task: EnvTask = pickle.loads(connection.recv_bytes())
         try:
@@ -116,14 +115,12 @@ def main(fd: int) -> None:
             return
         connection.send(None)
         while True:
-            version, policy, job = connection.recv()
-            if version != current:
-                current, policies = version, {}
-            if policy is not None:
-                policies[job.policy] = pickle.loads(policy)
+            packed, job = connection.recv()  # nothing is packed: the policy stays
+            if packed is not None:
+                policy = pickle.loads(packed)
             answer: Episode | str
             try:
-                answer = play(task, env, policies.get(job.policy), job)
+                answer = play(task, env, policy, job)
             except Exception as error:
                 answer = one_line(error)
             connection.send(answer)

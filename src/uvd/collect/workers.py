@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import count
 from multiprocessing.connection import Connection
 from queue import LifoQueue
 from typing import Any
@@ -35,12 +34,9 @@ class WorkersError(UserError):
 
 
 class Policies:
-    """Policies for the workers: packed once, sent to a worker when it first needs one."""
+    """Policies for the workers, packed once; None is exploration alone."""
 
-    _versions = count()
-
-    def __init__(self, policies: Sequence[Policy] = ()) -> None:
-        self.version = next(self._versions)
+    def __init__(self, policies: Sequence[Policy | None] = (None,)) -> None:
         self.packed = [pickle.dumps(policy) for policy in policies]
 
 
@@ -64,17 +60,14 @@ class _Worker:
         )  # fmt: skip
         theirs.close()
         self.connection = Connection(ours.detach())
-        self.version = -1
-        self.holds: set[int] = set()  # whose policies of that version it has
+        self.holds = b""  # the policy that the process has
         self.connection.send_bytes(self.task)
         self._answer()
 
     def play(self, job: Job, policies: Policies) -> Episode:
-        if self.version != policies.version:
-            self.version, self.holds = policies.version, set()
-        new = bool(policies.packed) and job.policy not in self.holds
-        self.connection.send((policies.version, policies.packed[job.policy] if new else None, job))
-        self.holds.add(job.policy)
+        policy = policies.packed[job.policy]
+        self.connection.send((None if policy is self.holds else policy, job))
+        self.holds = policy
         return self._answer()
 
     def _answer(self) -> Any:
@@ -95,9 +88,8 @@ class _Worker:
         process.kill()
         process.communicate()
         self.errors.seek(0)
-        lines = self.errors.read().decode(errors="replace").split("\n")
+        last = self.errors.read().decode(errors="replace").strip().split("\n")[-1].strip()[:200]
         self.errors.close()
-        last = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
         ended = [f"exit code {code}"] * (code is not None) + [f"last line: {last}"] * bool(last)
         return f" ({', '.join(ended)})" if ended else ""
 
@@ -119,12 +111,11 @@ class Workers:
         for worker in self._workers:
             self._free.put(worker)
         self._lock = threading.Lock()
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1)  # for work beside the caller
         self._closing = False
 
     def start(self, work: Callable[[], Any]) -> Future:
         """Does `work`, which may play, beside the caller."""
-        self._thread = self._thread or ThreadPoolExecutor(1)
         return self._thread.submit(work)
 
     def play(self, jobs: Sequence[Job], policies: Policies) -> list[Episode]:
@@ -142,9 +133,8 @@ class Workers:
     def close(self) -> None:
         """Ends all processes, also those that another thread waits for."""
         self._kill()
-        if self._thread:
-            self._thread.shutdown(cancel_futures=True)
-            self._thread = None
+        self._thread.shutdown(cancel_futures=True)
+        self._thread = ThreadPoolExecutor(1)
         for worker in self._workers:
             worker.close()
 

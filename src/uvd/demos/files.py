@@ -6,7 +6,6 @@ T + 1, and a folder of .npz files, one per trajectory, either.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def load_demos(source: str | os.PathLike[str]) -> Demos:
     if os.path.isdir(path):
         return checked(name, "npz", _read_npz(path), (0, 1))
     if name in packaged:
-        return replace(checked(name, "gail", _read_gail(packaged[name]), (0,)), kind="shipped")
+        return checked(name, "shipped", _read_gail(packaged[name]), (0,))
     root = minari_root()
     ids = [str(p.parents[1].relative_to(root)) for p in root.rglob("data/metadata.json")]
     near = get_close_matches(name, [*ids, *packaged], 3)

@@ -16,8 +16,10 @@ from uvd.tasks.env import EnvTask
 from uvd.tasks.task import Task
 
 # What each format calls the arrays of a trajectory.
+_GAIL = {"obs": "obs_B_T_Do", "action": "a_B_T_Da", "reward": "r_B_T"}
 FIELDS = {
-    "gail": {"obs": "obs_B_T_Do", "action": "a_B_T_Da", "reward": "r_B_T"},
+    "gail": _GAIL,
+    "shipped": _GAIL,
     "minari": {"obs": "observations", "action": "actions", "reward": "rewards"},
     "npz": {"obs": "obs", "action": "action", "reward": "reward"},
 }
@@ -111,7 +113,7 @@ def fit_demos(demos: Demos, task: Task | EnvTask) -> Demos:
     if demos.obs_dim != task.obs_dim and demos.obs_dim in upstream:
         entries = upstream[demos.obs_dim]
         demos = demos.changed(lambda t: replace(t, obs=t.obs[:, entries]))
-    fields = FIELDS["gail" if demos.kind == "shipped" else demos.kind]
+    fields = FIELDS[demos.kind]
     also = f", or upstream's {' or '.join(map(str, upstream))}" if upstream else ""
     for field, size, expected, more in (
         ("obs", demos.obs_dim, task.obs_dim, also),

@@ -87,9 +87,8 @@ def write_minari(
         if not isinstance(task, EnvTask) or task.goal_dim:
             raise UserError(f"{env_id} is not a Gymnasium environment without goals")
         demos = fit_demos(demos, task)
-        env = make_env(task)
-        actions, spec = env.action_space, env.spec
-        env.close()
+        with make_env(task) as env:
+            actions, spec = env.action_space, env.spec
     buffers = []
     for t, ended in zip(demos.trajectories, ends):
         last = np.arange(t.steps) == t.steps - 1

@@ -21,9 +21,8 @@ class Checkpoint(NamedTuple):
     meta: dict[str, Any]
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(folder: Path, step: int, arrays: Arrays, meta: dict[str, Any]) -> None:
     """Writes a checkpoint and removes all others except the newest good ones before it."""
-    step, arrays, meta = checkpoint
     try:
         write_arrays(folder / f"{step}.safetensors", arrays, {"step": step, "meta": meta})
     except UserError as error:

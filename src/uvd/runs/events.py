@@ -10,12 +10,13 @@ from uvd.runs.files import append_to_file
 class EventLog:
     """Writes metrics as TensorBoard scalars, one folder per seed and one file per process.
 
-    TensorBoard's own writer would start a thread for each file.
+    TensorBoard's own writer would start a thread for each file. It reads files in the order of
+    their names.
     """
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._files: dict[int, Path] = {}
+        self._name = f"events.out.tfevents.{time.time_ns()}"
 
     def append(self, step: int, metrics: dict[str, list[float | None]]) -> None:
         """Appends one value per seed of each metric; None is left out."""
@@ -31,15 +32,14 @@ class EventLog:
                 if seed < len(values) and values[seed] is not None
             ]
             events = [Event(step=step, wall_time=now, summary=Summary(value=scalars))]
-            if seed not in self._files:
-                # Files are read in the order of their names. START drops what earlier files hold
-                # from this step on: a resumed run reports these steps again.
-                name = f"seed{seed}/events.out.tfevents.{time.time_ns()}"
-                self._files[seed] = self._folder / name
+            path = self._folder / f"seed{seed}" / self._name
+            if not path.exists():
+                # START drops what earlier files hold from this step on: a resumed run reports
+                # these steps again.
                 start = SessionLog(status=SessionLog.START)
                 version = Event(wall_time=now, file_version="brain.Event:2")
                 events = [version, Event(step=step, wall_time=now, session_log=start), *events]
             records = BytesIO()
             for event in events:
                 RecordWriter(records).write(event.SerializeToString())
-            append_to_file(self._files[seed], records.getvalue())
+            append_to_file(path, records.getvalue())

@@ -149,7 +149,7 @@ class Run:
         """Writes the checkpoint of a step; `meta` is anything that JSON can hold."""
         if self._metrics.exists():
             sync(self._metrics)
-        save_checkpoint(self.path / "checkpoints", Checkpoint(step, arrays, meta))
+        save_checkpoint(self.path / "checkpoints", step, arrays, meta)
 
     def restore(self, warn: Callable[[str], object] = warnings.warn) -> Checkpoint | None:
         """The newest good checkpoint, None if none was saved; `warn` receives what is damaged."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import TransformObservation
 
 from uvd.core.errors import UserError
 
@@ -45,13 +46,17 @@ class EnvTask:
     goal_dim: int = 0
     privileged_dim: int = 0  # numbers at an observation's end that only critics read
     reward: Reward | None = None  # of goals, where there are any
-    reports_success: bool = False  # `info` says after every step whether the goal is achieved
     achieved_in_obs: bool = True  # the observation holds the achieved goal, or `make_env` adds it
     previous_action: bool = False  # observations end with the previous action; `obs_dim` counts it
 
     @property
     def action_dim(self) -> int:
         return len(self.low)
+
+    @property
+    def radius(self) -> float | None:
+        """A goal is achieved within this distance, if that is the rule."""
+        return self.reward.radius if self.reward else None
 
     @property
     def policy_obs_dim(self) -> int:
@@ -109,25 +114,19 @@ class EnvTask:
         return np.asarray(success, bool)
 
 
-class AppendAchieved(gym.ObservationWrapper):
-    """Appends the achieved goal to the observation."""
-
-    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """The environment's dictionary with the longer observation."""
-        parts = [observation["observation"], observation["achieved_goal"]]
-        return {**observation, "observation": np.concatenate(parts)}
-
-
 def make_env(task: EnvTask, **settings: Any) -> gym.Env:
     """The environment whose observations are as the task describes them."""
     env = gym.make(task.spec, disable_env_checker=True, **settings)
-    return env if task.achieved_in_obs else AppendAchieved(env)
+    return env if task.achieved_in_obs else TransformObservation(env, _append_achieved, None)
 
 
-@lru_cache(maxsize=8)
-def reward_env(task: EnvTask) -> gym.Env:
-    """An environment that only computes rewards."""
-    return make_env(task)
+def _append_achieved(obs: dict[str, Any]) -> dict[str, Any]:
+    """What the environment returned, with a longer observation."""
+    longer = np.concatenate([obs["observation"], obs["achieved_goal"]])
+    return {**obs, "observation": longer}
+
+
+reward_env = lru_cache(maxsize=8)(make_env)  # an environment that only computes rewards
 
 
 def batch_reward(env: gym.Env, achieved: np.ndarray, goal: np.ndarray) -> np.ndarray:

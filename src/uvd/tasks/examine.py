@@ -5,7 +5,7 @@ an episode may end before it. What is found out becomes an `EnvTask`, before tra
 """
 
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -32,9 +32,9 @@ def _examine_rewards(name: str, env: gym.Env) -> EnvTask:
     space = vector_space(env.observation_space, f"{name} cannot be trained on: its observation is")
     frame = _frame(name, env)
     with refused(f"{name} does not play"):
-        steps = _random_steps(env)
-        shapes = {np.shape(obs) for step in steps for obs in (step.start, step.obs)}
-        rewards = [float(step.reward) for step in steps]
+        starts, seen, rewards, _ = _random_steps(env, 1)
+        shapes = set(map(np.shape, starts + seen))
+        rewards = list(map(float, rewards))
     _require_shapes(name, shapes == {space.shape})
     require(bool(np.isfinite(rewards).all()), f"{name} gives rewards that are not finite")
     privileged = int(getattr(env.unwrapped, "privileged_dim", 0))
@@ -52,16 +52,15 @@ def _examine_goals(name: str, env: gym.Env) -> EnvTask:
     require(env.has_wrapper_attr("compute_reward"), f"{refusal} it has no compute_reward")
     frame = _frame(name, env)
     with refused(f"{name} does not play"):
-        steps = _random_steps(env, EPISODES)
+        starts, seen, _, reports = _random_steps(env, EPISODES)
         # In float32, as the replay buffer holds them.
-        rows = [np.array([step.obs[key] for step in steps], np.float32) for key in KEYS]
-        steady = all(np.array_equal(s.start[KEYS[2]], s.obs[KEYS[2]]) for s in steps)
+        rows = [np.array([obs[key] for obs in seen], np.float32) for key in KEYS]
+        steady = all(np.array_equal(a[KEYS[2]], b[KEYS[2]]) for a, b in zip(starts, seen))
     _require_shapes(name, [x.shape[1:] for x in rows] == shapes)
     for key, x in zip(KEYS, rows):
         require(bool(np.isfinite(x).all()), f"{name}: its {key} is not finite")
     require(steady, f"{name} changes the desired goal within an episode")
     obs, achieved, desired = rows
-    reports = [step.success for step in steps]
     reported = None if None in reports else np.array(reports, bool)
     reward = _find_reward(name, env, achieved, desired, reported)
     require(
@@ -76,7 +75,6 @@ def _examine_goals(name: str, env: gym.Env) -> EnvTask:
         obs_dim=obs_dim if in_obs else obs_dim + goal_dim,
         goal_dim=goal_dim,
         reward=reward,
-        reports_success=reported is not None,
         achieved_in_obs=in_obs,
     )
 
@@ -110,17 +108,12 @@ def _frame(name: str, env: gym.Env) -> dict[str, Any]:
     return {"id": name, "spec": env.spec, "horizon": horizon, "low": low, "high": high}
 
 
-class _RandomStep(NamedTuple):
-    """A step with a random action."""
+def _random_steps(env: gym.Env, episodes: int) -> list[list[Any]]:
+    """Short episodes of random actions.
 
-    start: Any  # the observation at the start of the episode
-    obs: Any  # the observation after the step
-    reward: Any
-    success: bool | None  # as the environment reports it
-
-
-def _random_steps(env: gym.Env, episodes: int = 1) -> list[_RandomStep]:
-    """Short episodes of random actions."""
+    Of each step: the first observation of its episode, the one after it, its reward, and whether
+    the environment reports success (None: it does not say).
+    """
     rng, actions = np.random.default_rng(0), env.action_space
     assert isinstance(actions, Box)
     steps = []
@@ -129,10 +122,10 @@ def _random_steps(env: gym.Env, episodes: int = 1) -> list[_RandomStep]:
         for _ in range(STEPS):
             action = rng.uniform(actions.low, actions.high).astype(actions.dtype)
             obs, reward, terminated, truncated, info = env.step(action)
-            steps.append(_RandomStep(start, deepcopy(obs), reward, is_success(info)))
+            steps.append((start, deepcopy(obs), reward, is_success(info)))
             if terminated or truncated:
                 break
-    return steps
+    return list(map(list, zip(*steps)))
 
 
 def _find_reward(

@@ -14,9 +14,7 @@ No JAX here: worker processes import this.
 import itertools
 import math
 import re
-from functools import reduce
 from importlib.util import find_spec
-from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +33,7 @@ Observation = dict[str, Array]
 
 # MuJoCo's first tested version and the first untested one. Before 3.3.6 an observation changed the
 # next step.
-SUPPORTED = ((3, 3, 6), (3, 12, 0))
+SUPPORTED = ("3.3.6", "3.12.0")
 SUBSTEPS = 20
 HORIZON = 50
 
@@ -66,18 +64,17 @@ _FOOT = ("base", "laser", "estop")
 
 _TURN = np.array([1.0, 0.0, 1.0, 0.0])  # upstream adds it to the hand's rotation at every step
 _TINY = 4 * float(np.finfo(np.float64).eps)
-_FULL_STATE = ("FULLPHYSICS", "WARMSTART", "CTRL", "MOCAP_POS", "MOCAP_QUAT")
-_STATE = reduce(or_, (getattr(mujoco.mjtState, f"mjSTATE_{name}").value for name in _FULL_STATE))
+_FULL_STATE = ("FULLPHYSICS", "WARMSTART", "CTRL", "MOCAP_POS", "MOCAP_QUAT")  # no bit in two
+_STATE = sum(getattr(mujoco.mjtState, f"mjSTATE_{name}").value for name in _FULL_STATE)
 
 
-def check_mujoco(version: str) -> None:
+def _check_mujoco() -> None:
     """Refuses a MuJoCo whose observations differ from upstream's or were never compared."""
-    low, high = SUPPORTED
-    low_, high_ = (".".join(map(str, v)) for v in SUPPORTED)
+    (low, high), version = SUPPORTED, mujoco.__version__
+    first, here, end = ([int(n) for n in re.findall(r"\d+", v)[:3]] for v in (low, version, high))
     require(
-        low <= tuple(int(n) for n in re.findall(r"\d+", version)[:3]) < high,
-        f"the Fetch tasks need another MuJoCo than {version}: "
-        f"pip install 'mujoco>={low_},<{high_}'",
+        first <= here < end,
+        f"the Fetch tasks need another MuJoCo than {version}: pip install 'mujoco>={low},<{high}'",
     )
 
 
@@ -172,9 +169,6 @@ class _Clearance:
             ends = [hull(link) @ b.xmat.reshape(3, 3)[axis] + b.xpos[axis] for link, b in bodies]
             return float(np.concatenate(ends).max())
 
-        def above(at: int, low: float) -> None:
-            self.low[at] = max(self.low[at], low + self.MARGIN)
-
         self.low[:3], self.high[:3] = data.qpos[:3] - 1e-3, data.qpos[:3] + 1e-3
         for name, (low, high) in self.JOINTS.items():
             at = full.joint(f"robot0:{name}_joint").qposadr[0]
@@ -182,20 +176,20 @@ class _Clearance:
         self.pan, self.lift = (full.joint(f"robot0:{s}_joint").qposadr[0] for s in _SHOULDER)
 
         front, top = extent(_TRUNK, 0), extent(_FOOT, 2)
-        radius = {link: float(np.linalg.norm(hull(link), axis=1).max()) for link in links}
-        for k, link in enumerate(_ARM):
-            above(joints + 3 * k + 2, self.PLANE + radius[link])
+        radius = np.array([np.linalg.norm(hull(link), axis=1).max() for link in links])
+        bodies = self.low[joints:].reshape(-1, 3)  # a view
+        arm, lower = slice(len(_ARM)), slice(links.index("forearm_roll"), None)
+        bodies[arm, 2] = self.PLANE + radius[arm] + self.MARGIN
         # The gripper lies within a cone between its body and the wrist's; its radii:
         x, y, z = hull("gripper").T
         along = 1 + x / full.body(_LINK("gripper")).pos[0]
         aside = np.hypot(y, z)
-        radius["gripper"] = float(((aside - (1 - along) * self.WRIST) / along).max())
-        radius["wrist_roll"] = self.WRIST
-        for k, link in list(enumerate(links))[4:]:
-            above(joints + 3 * k, front + radius[link])
-            above(joints + 3 * k + 2, top + radius[link])
+        radius[links.index("gripper")] = ((aside - (1 - along) * self.WRIST) / along).max()
+        radius[links.index("wrist_roll")] = self.WRIST
+        bodies[lower, 0] = front + radius[lower] + self.MARGIN
+        bodies[lower, 2] = np.maximum(bodies[lower, 2], top + radius[lower] + self.MARGIN)
         thing = float(np.linalg.norm(_corners(full, full.geom("object0").id), axis=1).max())
-        above(joints - 3, max(front, extent(_FOOT, 0)) + thing)
+        self.low[joints - 3] = max(front, extent(_FOOT, 0)) + thing + self.MARGIN
         self.high[joints - 1] = self.PLANE - thing - self.MARGIN
 
     def holds(self, rows: Array) -> bool:
@@ -221,7 +215,7 @@ class FetchEnv(gym.Env[dict[str, Any], Any]):
         render_mode: str | None = None,
     ) -> None:
         """`redraw`: draw start and goal again if the start is a success; upstream does not."""
-        check_mujoco(mujoco.__version__)
+        _check_mujoco()
         require_known(task, SETUPS, "task")
         require_known(reward_type, ("sparse", "dense"), "reward_type")
         self.setup, self.sigma, self.redraw = SETUPS[task], find_noise(noise), redraw

@@ -5,7 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stderr
+from contextlib import closing, redirect_stderr
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -79,10 +79,8 @@ def _env_task(name: str, settings: tuple[tuple[str, str], ...]) -> EnvTask:
     with refused(f"{name} cannot be made"):
         keywords = {key: _literal(value) for key, value in settings}
         env = gym.make(spec, disable_env_checker=True, **keywords)
-    try:
+    with closing(env):
         return examine(name, env)
-    finally:
-        env.close()
 
 
 def _find_spec(name: str) -> EnvSpec:

@@ -1,5 +1,6 @@
 """How well an episode went: success or return, and whether the object moved."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,17 @@ def moved(radius: float | None, episode: Episode) -> Array:
     return (shift**2).sum() > max(1e-3, 0.2 * (radius or 0.0)) ** 2
 
 
-def collected(task: Task | EnvTask, radius: float | None, episode: Episode) -> dict[str, Array]:
+def collected(task: Task | EnvTask, episode: Episode) -> dict[str, Array]:
     """What is reported of a training episode."""
     rows = {f"collect/{name}": x for name, x in scores(task, episode).items()}
-    return {**rows, "collect/moved": moved(radius, episode)} if task.goal_dim else rows
+    return {**rows, "collect/moved": moved(task.radius, episode)} if task.goal_dim else rows
 
 
-def mean_over(episodes: list[dict[str, Array]]) -> dict[str, np.float32]:
-    """The mean of each number over some episodes; nothing of none."""
-    names = episodes[0] if episodes else {}
-    return {name: np.mean([e[name] for e in episodes], dtype=np.float32) for name in names}
+def seed_means(seeds: Sequence[Sequence[dict[str, Array]]]) -> dict[str, np.ndarray]:
+    """The mean of each number over each seed's episodes, `[seed]`; NaN for a seed without any."""
+    names = dict.fromkeys(name for episodes in seeds for episode in episodes for name in episode)
+
+    def mean(name: str, episodes: Sequence[dict[str, Array]]) -> np.float32:
+        return np.mean([e[name] for e in episodes] or [np.nan], dtype=np.float32)
+
+    return {name: np.array([mean(name, episodes) for episodes in seeds]) for name in names}

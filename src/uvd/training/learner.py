@@ -5,8 +5,9 @@ they pay for. Everything random derives from (seed, cycle number), so a run's re
 on how its cycles are grouped into calls nor on where it was interrupted.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,12 +56,6 @@ class Learner(NamedTuple):
     key: jax.Array
 
 
-class Evaluate(Protocol):
-    """Scores of each seed's policy over a fixed set of episodes."""
-
-    def __call__(self, state: LearnerState, purpose: int, episodes: int, /) -> Metrics: ...
-
-
 class Program(NamedTuple):
     """What a run does, over learners stacked along a leading axis of seeds."""
 
@@ -68,9 +63,10 @@ class Program(NamedTuple):
     train: Callable[[Learner, jax.Array], tuple[Learner, Episode | None, Metrics]]
     """(learners, number of the first cycle) -> (learners, new episodes if any, metrics)"""
     replay: Callable[[Learner, Episode], Learner]  # writes logged episodes back into the buffer
-    evaluate: Evaluate
+    evaluate: Callable[[LearnerState, int, int], Metrics]
+    """(state, purpose, number of episodes) -> each seed's scores over a fixed set of episodes"""
     close: Callable[[], None]  # ends the worker processes
-    traces: dict[str, int]  # how often each function was traced: more than once costs speed
+    traces: Counter[str]  # how often each function was traced: more than once costs speed
 
 
 def behaviour_policy(agent: Agent, state: LearnerState) -> Policy:
@@ -87,23 +83,8 @@ def best_policy(agent: Agent, state: LearnerState) -> Policy:
     return policy._replace(net=state.best.net) if isinstance(state.best, Best) else policy
 
 
-def select(
-    agent: Agent, state: LearnerState, played: Policy, ring: Ring, counts: Any, confirm: int
-) -> tuple[LearnerState, Metrics]:
-    """The state once the score of the policy that played the newest cycle is known."""
-    if agent.score is None or not isinstance(state.best, Best):
-        return state, {}
-    score = agent.score(state.agent, ring)
-    best = update_best(state.best, played.net, score, counts, confirm)
-    return state._replace(best=best), {"select/score": score, "select/best": best.score}
-
-
 def make_init(
-    agent: Agent,
-    task: Task | EnvTask,
-    collect: CollectConfig,
-    run: RunSettings,
-    plays_ahead: bool,
+    agent: Agent, task: Task | EnvTask, collect: CollectConfig, run: RunSettings, plays_ahead: bool
 ) -> Callable[[int, int], Learner]:
     """Fresh learners with empty replay buffers, for a range of seeds."""
     # Whole episodes of the newest cycle may hold up to one episode more than its quota.
@@ -133,14 +114,30 @@ def cycle_keys(key: jax.Array, cycle: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def learn_cycle(
-    agent: Agent, schedule: Schedule, learner: Learner, cycle: jax.Array
-) -> tuple[State, Metrics]:
-    """The updates of one cycle; metrics are `[updates]`."""
+    agent: Agent,
+    schedule: Schedule,
+    learner: Learner,
+    cycle: jax.Array,
+    played: Policy,
+    counts: Any,
+    confirm: int,
+) -> tuple[LearnerState, Metrics]:
+    """The state once the policy that `played` is scored and the updates are made.
+
+    Metrics of the updates are `[updates]`; a score that does not count decides nothing.
+    """
+    state, ring, metrics = learner.state, learner.ring, {}
+    if agent.score is not None and isinstance(state.best, Best):
+        score = agent.score(state.agent, ring)
+        best = update_best(state.best, played.net, score, counts, confirm)
+        state = state._replace(best=best)
+        metrics = {"select/score": score, "select/best": best.score}
     keys = jax.random.split(cycle_keys(learner.key, cycle)[1], schedule.updates)
     steps = schedule.updates_before(cycle) + jnp.arange(schedule.updates)
-    return jax.lax.scan(
-        lambda s, xs: agent.update(s, learner.ring, *xs), learner.state.agent, (keys, steps)
+    inner, losses = jax.lax.scan(
+        lambda s, xs: agent.update(s, ring, *xs), state.agent, (keys, steps)
     )
+    return state._replace(agent=inner), {**metrics, **losses}
 
 
 def exploration_at(collect: CollectConfig, updates: Any) -> Exploration:

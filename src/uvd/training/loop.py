@@ -11,7 +11,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -44,24 +44,23 @@ def first_bad(metrics: dict[str, np.ndarray], first_update: int, first_seed: int
 
     `metrics[name]` is `[cycles, seeds]` or `[cycles, seeds, updates]`.
     """
-    worst: tuple[int, str, int] | None = None
-    for name, values in metrics.items():
-        bad = np.argwhere(~np.isfinite(values))
-        if len(bad) and values.ndim == 3:
-            cycle, seed, i = min(bad.tolist(), key=lambda b: (b[0], b[2]))
-            update = first_update + cycle * values.shape[2] + i
-            if worst is None or update < worst[0]:
-                worst = (update, name, seed)
-    if worst is None:
+    bad = [
+        (first_update + cycle * values.shape[2] + i, name, first_seed + seed)
+        for name, values in metrics.items()
+        if values.ndim == 3
+        for cycle, seed, i in np.argwhere(~np.isfinite(values)).tolist()
+    ]
+    if not bad:
         return None
-    return f"{worst[1]} is not finite in update {worst[0]:,} of seed {first_seed + worst[2]}"
+    update, name, seed = min(bad, key=lambda found: found[0])
+    return f"{name} is not finite in update {update:,} of seed {seed}"
 
 
 def summarise(metrics: list[dict[str, np.ndarray]]) -> dict[str, list[float]]:
     """Over the calls since the last report, per seed: the mean, or the largest for `..._max`."""
     row = {}
     for name in dict.fromkeys(name for m in metrics for name in m):
-        values = np.concatenate([np.asarray(m[name]) for m in metrics if name in m])
+        values = np.concatenate([m[name] for m in metrics if name in m])
         per_seed = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)
         if name.startswith("collect/"):  # not a number in cycles that ended no episode
             ended = [x[~np.isnan(x)] for x in per_seed]
@@ -93,12 +92,10 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _resume(
-    run: Run, plan: Plan, learner: Learner, warn: Callable[[str], None]
-) -> tuple[Learner, int, float]:
+def _resume(run: Run, plan: Plan, learner: Learner) -> tuple[Learner, int, float]:
     """The learner as the newest good checkpoint has it, its cycle and the seconds spent so far."""
     log = run.episodes()
-    found = run.restore(warn=warn)
+    found = run.restore(warn=print)
     if found is None:
         run.truncate_rows(-1)
         log.truncate([])
@@ -140,7 +137,7 @@ def _train(
     name = f"{plan.config.algorithm} {plan.config.task}"
     total = schedule.total * schedule.steps
     fresh = program.init(plan.run.first_seed, plan.run.seeds)
-    learner, cycle, before = _resume(run, plan, fresh, print)
+    learner, cycle, before = _resume(run, plan, fresh)
     if cycle >= schedule.total and not quiet:
         print(
             f"{run.path} has all its {cycle * schedule.steps:,} steps; to train on, say --steps "
@@ -176,7 +173,7 @@ def _train(
             result |= {k.replace("eval/", "newest/"): values for k, values in newest.items()}
         updates = max(schedule.updates_before(cycle), 0)
         row = {"step": step, "updates": updates, "seconds": seconds(), **result}
-        row |= summarise(pending) if pending else {}
+        row |= summarise(pending)
         run.report(row)
         pending = []
         ended = callback is not None and callback(row) is False
@@ -192,16 +189,15 @@ def _train(
             raise
 
     progress = RunProgress(name, total, cycle * schedule.steps, quiet)
-    with progress, interruptible() as stop_asked, saving():
+    with progress.bar or nullcontext(), interruptible() as stop_asked, saving():
         reported = {row["step"] for row in run.rows()} | {0}
         if cycle % schedule.per_report == 0 and step not in reported:
             report()  # it is this evaluation that workers failed in
         while cycle < schedule.total and not ended:
             learner, episodes, metrics = program.train(learner, jnp.asarray(cycle, jnp.int32))
-            host = jax.tree.map(np.asarray, metrics)
             learned = max(schedule.warm - cycle, 0)  # cycles of the warm-up carry no losses
             first_update = max(schedule.updates_before(cycle), 0)
-            losses = {k: v[learned:] for k, v in host.items()}
+            losses = {k: np.asarray(v)[learned:] for k, v in sorted(metrics.items())}
             if bad := first_bad(losses, first_update, plan.run.first_seed):
                 last = run.restore()
                 kept = (

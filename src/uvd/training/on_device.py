@@ -1,12 +1,12 @@
 """The program of a JAX task: many cycles of playing and learning in one compiled call."""
 
-from typing import Any
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import Agent, Metrics, Spec
+from uvd.agents.agent import Agent, Metrics
 from uvd.collect.device import random_rollouts, rollouts
 from uvd.collect.exploration import RANDOM_ACTIONS, CollectConfig, Exploration
 from uvd.core.episode import Episode
@@ -26,7 +26,6 @@ from uvd.training.learner import (
     exploration_at,
     learn_cycle,
     make_init,
-    select,
 )
 
 
@@ -37,15 +36,10 @@ def probe_task(task: Task, how: Exploration) -> Episode:
 
 
 def make_device_program(
-    agent: Agent,
-    task: Task,
-    spec: Spec,
-    collect: CollectConfig,
-    run: RunSettings,
-    schedule: Schedule,
+    agent: Agent, task: Task, collect: CollectConfig, run: RunSettings, schedule: Schedule
 ) -> Program:
     """Binds an agent to a task. Losses of warm-up cycles read zero."""
-    traces: dict[str, int] = {}
+    traces: Counter[str] = Counter()
 
     def play(learner: Learner, cycle: jax.Array) -> tuple[Learner, Episode, Metrics]:
         how = exploration_at(collect, schedule.updates_before(cycle))
@@ -54,29 +48,26 @@ def make_device_program(
             how = jax.tree.map(lambda a, b: jnp.where(warm, a, b), RANDOM_ACTIONS, how)
         policy, key = behaviour_policy(agent, learner.state), cycle_keys(learner.key, cycle)[0]
         episodes = rollouts(task, how, policy, key, run.envs)
-        rows = jax.vmap(lambda episode: collected(task, spec.radius, episode))(episodes)
+        rows = jax.vmap(lambda episode: collected(task, episode))(episodes)
         learner = learner._replace(ring=insert_all(learner.ring, episodes))
         return learner, episodes, {name: x.mean() for name, x in rows.items()}
 
     def one_cycle(learner: Learner, cycle: jax.Array):
         learner, episodes, rows = play(learner, cycle)
 
-        def learn(state: LearnerState) -> tuple[LearnerState, Metrics, Metrics]:
-            played = behaviour_policy(agent, state)
-            state, selection = select(agent, state, played, learner.ring, True, run.confirm_cycles)
-            inner, metrics = learn_cycle(agent, schedule, learner._replace(state=state), cycle)
-            return state._replace(agent=inner), metrics, selection
+        def learn(learner: Learner) -> tuple[LearnerState, Metrics]:
+            played = behaviour_policy(agent, learner.state)
+            return learn_cycle(agent, schedule, learner, cycle, played, True, run.confirm_cycles)
 
-        def wait(state: LearnerState) -> tuple[LearnerState, Metrics, Metrics]:
-            like = jax.eval_shape(learn, state)[1:]
-            metrics, selection = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-            return state, metrics, selection
+        def wait(learner: Learner) -> tuple[LearnerState, Metrics]:
+            like = jax.eval_shape(learn, learner)[1]
+            return learner.state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
-        state, metrics, selection = jax.lax.cond(cycle >= schedule.warm, learn, wait, learner.state)
-        return learner._replace(state=state), (episodes, {**rows, **selection, **metrics})
+        state, metrics = jax.lax.cond(cycle >= schedule.warm, learn, wait, learner)
+        return learner._replace(state=state), (episodes, {**rows, **metrics})
 
     def train(learner: Learner, first: jax.Array) -> tuple[Learner, Episode, Metrics]:
-        traces["train"] = traces.get("train", 0) + 1
+        traces["train"] += 1
         # Seeds are mapped inside the scan over cycles, so that the cycle's number stays shared.
         learner, (episodes, metrics) = jax.lax.scan(
             lambda ln, c: jax.vmap(one_cycle, (0, None))(ln, c),
@@ -91,16 +82,17 @@ def make_device_program(
 
         return learner, jax.tree.map(in_order, episodes), metrics
 
-    def evaluate_one(state: LearnerState, key: jax.Array, number: int) -> dict[str, Any]:
-        policy = greedy(best_policy(agent, state))
-        episodes = rollouts(task, Exploration(), policy, key, number)
-        rows = jax.vmap(lambda episode: scores(task, episode))(episodes)
-        return {f"eval/{name}": x.mean() for name, x in rows.items()}
-
     def evaluate(state: LearnerState, purpose: int, episodes: int) -> Metrics:
-        traces["evaluate"] = traces.get("evaluate", 0) + 1
+        traces["evaluate"] += 1
         key = jax.random.key(purpose)  # fixes starts, goals and noise
-        return jax.vmap(lambda s: evaluate_one(s, key, episodes))(state)
+
+        def one(state: LearnerState) -> Metrics:
+            policy = greedy(best_policy(agent, state))
+            played = rollouts(task, Exploration(), policy, key, episodes)
+            rows = jax.vmap(lambda episode: scores(task, episode))(played)
+            return {f"eval/{name}": x.mean() for name, x in rows.items()}
+
+        return jax.vmap(one)(state)
 
     def refill(learner: Learner, episodes: Episode) -> Learner:
         return learner._replace(ring=jax.vmap(insert_all)(learner.ring, episodes))

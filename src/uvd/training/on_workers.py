@@ -11,6 +11,7 @@ for the next cycle, so updates and steps keep their ratio exactly. Where the quo
 less than an episode, a cycle may play nothing and only learn.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from uvd.agents.agent import Agent, Metrics, Spec
+from uvd.agents.agent import Agent, Metrics
 from uvd.collect.exploration import RANDOM_ACTIONS, CollectConfig, Exploration
 from uvd.collect.worker import PROBE, TRAIN, Job
 from uvd.collect.workers import Policies, Workers, cores
@@ -27,7 +28,7 @@ from uvd.core.policy import Policy, greedy
 from uvd.core.replay import Ring, insert_all
 from uvd.settings import RunSettings
 from uvd.tasks.env import EnvTask
-from uvd.training.evaluate import collected, mean_over, scores
+from uvd.training.evaluate import collected, scores, seed_means
 from uvd.training.learner import (
     Learner,
     LearnerState,
@@ -38,7 +39,6 @@ from uvd.training.learner import (
     exploration_at,
     learn_cycle,
     make_init,
-    select,
 )
 
 PROBE_STEPS = 5000  # random steps from which feature ranges are measured
@@ -66,7 +66,6 @@ def packed(policy: Policy) -> Policies:
 def make_env_program(
     agent: Agent,
     task: EnvTask,
-    spec: Spec,
     collect: CollectConfig,
     run: RunSettings,
     schedule: Schedule,
@@ -80,31 +79,28 @@ def make_env_program(
     quota = schedule.steps
     in_flight: dict[int, Future] = {}  # the episodes of a cycle that workers are playing
     take_turns = jax.default_backend() == "cpu" and cores() <= FEW_CORES
-    traces: dict[str, int] = {}
+    traces: Counter[str] = Counter()
 
     def learn(
         learner: Learner, cycle: jax.Array, has_played: jax.Array
     ) -> tuple[LearnerState, Metrics]:
-        traces["train"] = traces.get("train", 0) + 1
+        traces["train"] += 1
         # Scores of episodes that are still cut short are no measure for those of full length.
         counts = has_played & (quota * cycle >= run.late_steps)
 
         def one(learner: Learner, counts: jax.Array) -> tuple[LearnerState, Metrics]:
             # The policy that plays from here on is the one before all that follows.
-            state, newest = learner.state, behaviour_policy(agent, learner.state)
-            played = newest if on_policy else state.acting
+            newest = behaviour_policy(agent, learner.state)
+            played = newest if on_policy else learner.state.acting
             assert isinstance(played, Policy)
-            state, selection = select(
-                agent, state, played, learner.ring, counts, run.confirm_cycles
-            )
-            inner, metrics = learn_cycle(agent, schedule, learner._replace(state=state), cycle)
-            acting = state.acting if on_policy else newest
-            return state._replace(agent=inner, acting=acting), {**selection, **metrics}
+            confirm = run.confirm_cycles
+            state, metrics = learn_cycle(agent, schedule, learner, cycle, played, counts, confirm)
+            return state if on_policy else state._replace(acting=newest), metrics
 
         return jax.vmap(one)(learner, counts)
 
     def insert(ring: Ring, episodes: Episode) -> Ring:
-        traces["insert"] = traces.get("insert", 0) + 1
+        traces["insert"] += 1
         return jax.vmap(insert_all)(ring, episodes)
 
     learn_jit = jax.jit(learn)
@@ -122,9 +118,10 @@ def make_env_program(
         return ring
 
     def plan_cycle(
-        policies: Policies, ring: Ring, cycle: int, updates: int
+        policy: Policy, ring: Ring, cycle: int, updates: int
     ) -> Callable[[], list[list[Episode]]]:
         """How to play a cycle's episodes; the buffer holds all that were played before."""
+        policies = packed(policy)
         done = np.asarray(ring.last)
         # An episode has a row more than it has steps.
         first = (np.asarray(ring.rows_written) - done).tolist()
@@ -159,19 +156,18 @@ def make_env_program(
         if flight is not None:
             played = flight.result()
         elif on_policy:
-            policies = packed(behaviour_jit(learner.state))
-            played = plan_cycle(policies, learner.ring, cycle, updates)()
+            played = plan_cycle(behaviour_jit(learner.state), learner.ring, cycle, updates)()
         else:
             assert isinstance(learner.state.acting, Policy)
-            policies = packed(learner.state.acting)
-            played = plan_cycle(policies, learner.ring, cycle, updates - schedule.updates)()
+            before = updates - schedule.updates
+            played = plan_cycle(learner.state.acting, learner.ring, cycle, before)()
         episodes = stack(played, task.horizon) if any(played) else None
         if episodes is not None:
             learner = learner._replace(ring=write(learner.ring, episodes))
         if cycle + 1 < schedule.total and not on_policy:
-            policies = packed(behaviour_jit(learner.state))
+            policy = behaviour_jit(learner.state)
             in_flight[cycle + 1] = workers.start(
-                plan_cycle(policies, learner.ring, cycle + 1, updates)
+                plan_cycle(policy, learner.ring, cycle + 1, updates)
             )
             if take_turns:
                 in_flight[cycle + 1].exception()  # waits
@@ -179,22 +175,17 @@ def make_env_program(
         if cycle >= schedule.warm:
             state, metrics = learn_jit(learner, first, np.array([len(seed) > 0 for seed in played]))
             learner = learner._replace(state=state)
-        rows = [mean_over([collected(task, spec.radius, e) for e in seed]) for seed in played]
-        names = dict.fromkeys(name for row in rows for name in row)
-        summary = {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
-        return (
-            learner,
-            episodes,
-            {k: jnp.asarray(v)[None] for k, v in {**summary, **metrics}.items()},
-        )
+        rows = [[collected(task, episode) for episode in seed] for seed in played]
+        summary = {**seed_means(rows), **metrics}
+        return learner, episodes, {name: jnp.asarray(x)[None] for name, x in summary.items()}
 
     def evaluate(state: LearnerState, purpose: int, episodes: int) -> Metrics:
         policies = packed(greedy(best_jit(state)))
         seeds = len(policies.packed)
         jobs = [Job(seed, 0, purpose, i) for seed in range(seeds) for i in range(episodes)]
         each = [scores(task, episode) for episode in workers.play(jobs, policies)]
-        rows = [mean_over(each[i : i + episodes]) for i in range(0, len(each), episodes)]
-        return {f"eval/{name}": jnp.array([row[name] for row in rows]) for name in rows[0]}
+        rows = [each[i : i + episodes] for i in range(0, len(each), episodes)]
+        return {f"eval/{name}": jnp.asarray(x) for name, x in seed_means(rows).items()}
 
     def close() -> None:
         in_flight.clear()

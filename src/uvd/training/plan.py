@@ -5,9 +5,10 @@ one line, before anything is written.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from uvd.agents import get_algorithm
@@ -15,7 +16,7 @@ from uvd.agents.agent import Agent, Facts, Spec
 from uvd.collect.exploration import CollectConfig
 from uvd.collect.workers import Workers
 from uvd.core.config import flatten, require
-from uvd.core.episode import DemoSteps, Episode
+from uvd.core.episode import DemoSteps
 from uvd.core.errors import UserError
 from uvd.demos.check import notices
 from uvd.demos.select import DemoSettings, demo_pairs
@@ -177,11 +178,9 @@ def make_schedule(config: RunConfig, task: Task | EnvTask) -> Schedule:
         )
     per_report = max(1, round((run.eval_every or run.steps / 20) / steps))
     per_call = 1
-    if isinstance(task, Task):
-        # A cycle of an on-policy algorithm is many updates in one.
-        most = 1 if algorithm.on_policy else max(1, UPDATES_PER_CALL // round(updates))
-        divisors = range(1, min(most, per_report) + 1)
-        per_call = max(n for n in divisors if per_report % n == 0)
+    if isinstance(task, Task) and not algorithm.on_policy:  # whose one update is many in one
+        most = min(max(1, UPDATES_PER_CALL // round(updates)), per_report)
+        per_call = max(n for n in range(1, most + 1) if per_report % n == 0)
     return Schedule(
         steps=steps,
         updates=round(updates),
@@ -198,28 +197,23 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
     task, demos, notice = inputs
     collect, run = algorithm.collect(config.settings), config.run
     schedule = make_schedule(config, task)
-    unusual = [notice] if notice else []
-
-    def bind(probe: Episode) -> tuple[Spec, Agent]:
-        """The task as these roll-outs show it, and the algorithm for it."""
-        if demos is not None:
-            unusual.extend(notices(demos, probe.obs[happened(probe)]))
+    make_program: Callable[..., Program] = make_device_program
+    with ExitStack() as on_failure:
+        if isinstance(task, Task):
+            probe = probe_task(task, collect.probe_exploration)
+        else:
+            workers = Workers(task, run.workers, run.episode_seconds)
+            on_failure.callback(workers.close)
+            probe = probe_env(task, workers, collect.probe_exploration)
+            on_policy = algorithm.on_policy
+            make_program = partial(make_env_program, workers=workers, on_policy=on_policy)
         # A policy is scored by at least an episode's steps.
         spec = make_spec(task, probe, demos, max(schedule.steps, task.horizon))
         with naming(config.demos.demos):
-            return spec, algorithm.make(config.settings, spec)
-
-    if isinstance(task, Task):
-        spec, agent = bind(probe_task(task, collect.probe_exploration))
-        program = make_device_program(agent, task, spec, collect, run, schedule)
-    else:
-        workers = Workers(task, run.workers, run.episode_seconds)
-        try:
-            spec, agent = bind(probe_env(task, workers, collect.probe_exploration))
-            program = make_env_program(
-                agent, task, spec, collect, run, schedule, workers, algorithm.on_policy
-            )
-        except BaseException:
-            workers.close()
-            raise
+            agent = algorithm.make(config.settings, spec)
+        program = make_program(agent, task, collect, run, schedule)
+        on_failure.pop_all()
+    unusual = [notice] if notice else []
+    if demos is not None:
+        unusual += notices(demos, probe.obs[happened(probe)])
     return Plan(config, task, spec, agent, collect, schedule, program, tuple(unusual))

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,8 +26,7 @@ class RunProgress:
         self.console = Console(quiet=quiet, highlight=False)
         self.name, self.total, self.start = name, total, done
         self.begun = time.monotonic()
-        self.success = ""
-        self.bar: Progress | None = None
+        self.bar: Progress | None = None  # to be entered while the run goes on
         if self.console.is_terminal and not quiet:
             self.bar = Progress(
                 TextColumn("{task.description}"), BarColumn(bar_width=24),
@@ -38,17 +36,6 @@ class RunProgress:
             )  # fmt: skip
             self.id = self.bar.add_task(name, total=total, completed=done, speed="", success="")
 
-    def __enter__(self) -> "RunProgress":
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar:
-            self.bar.stop()
-
     def _speed(self, step: int) -> float:
         return (step - self.start) / max(time.monotonic() - self.begun, 1e-9)
 
@@ -56,17 +43,19 @@ class RunProgress:
         """The run has come to this step."""
         if self.bar:
             speed = f"{self._speed(step):,.0f} steps/s"
-            self.bar.update(self.id, completed=step, speed=speed, success=self.success)
+            self.bar.update(self.id, completed=step, speed=speed)
 
     def report(self, step: int, result: Mapping[str, Sequence[float]]) -> None:
         """The latest evaluation, as means over seeds."""
-        self.success = format_score(result)
-        self.advance(step)
-        if not self.bar:
-            speed = self._speed(step)
-            left = (self.total - step) / speed if speed else 0.0
-            self.console.print(
-                f"{self.name}: step {step:,}/{self.total:,}, {speed:,.0f} steps/s, "
-                f"{left:,.0f} s left, {self.success}",
-                soft_wrap=True,
-            )
+        score = format_score(result)
+        if self.bar:
+            self.bar.update(self.id, success=score)
+            self.advance(step)
+            return
+        speed = self._speed(step)
+        left = (self.total - step) / speed if speed else 0.0
+        self.console.print(
+            f"{self.name}: step {step:,}/{self.total:,}, {speed:,.0f} steps/s, "
+            f"{left:,.0f} s left, {score}",
+            soft_wrap=True,
+        )

@@ -34,8 +34,8 @@ class Best(NamedTuple):
 def init_best(net: MLP, confirm: int) -> Best:
     """No best policy yet."""
     zero, none = jnp.zeros(()), jnp.full((), -1, jnp.int32)
-    candidate = Candidate(_copy(net), none, zero) if confirm else ()
-    return Best(_copy(net), zero, jnp.asarray(False), candidate)
+    candidate = Candidate(net, none, zero) if confirm else ()
+    return Best(net, zero, jnp.asarray(False), candidate)
 
 
 def next_to_play(best: Best, net: MLP) -> MLP:
@@ -78,10 +78,6 @@ def _replaced(
     won = Best(winner, its_score, jnp.asarray(True), ())
     newest = Best(last, score, jnp.asarray(False), ())
     return _where(wins, won, _where(best.found, best._replace(candidate=()), newest))
-
-
-def _copy(net: MLP) -> MLP:
-    return jax.tree.map(jnp.copy, net)
 
 
 def _where(which: jax.Array, a: Any, b: Any) -> Any:

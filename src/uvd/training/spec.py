@@ -28,12 +28,12 @@ def make_spec(
         shift, scale = (x.astype(np.float32) for x in ranges(obs))
         norm = norm._replace(obs_shift=shift, obs_scale=scale, obs_clip=None)
     success: GoalTest = never
-    reward, radius, reward_range = None, None, (-1.0, 0.0)
+    reward, reward_range = None, (-1.0, 0.0)
     if isinstance(task, EnvTask) and task.reward:
-        (success, reward), radius = make_rewards(task), task.reward.radius
+        success, reward = make_rewards(task)
         reward_range = (task.reward.low, task.reward.high)
     elif isinstance(task, Task) and task.goal_dim:
-        success, radius = task.success, task.radius
+        success = task.success
     return Spec(
         obs_dim=task.obs_dim,
         action_dim=task.action_dim,
@@ -41,7 +41,7 @@ def make_spec(
         success=success,
         norm=norm,
         varying_goal=varying_columns(probe.goal) or varying_columns(achieved),
-        radius=radius,
+        radius=task.radius if task.goal_dim else None,
         reward=reward,
         reward_range=reward_range,
         has_rewards=not task.goal_dim,
