@@ -3,9 +3,9 @@
     git clone https://github.com/DLR-RM/rl-trained-agents
     python bench/zoo_demos.py rl-trained-agents suite-demos
 
-The experts are policies of the RL Zoo for Stable-Baselines3, trained on the `-v3` environments. They
-act here in the `-v5` ones, by their mean action. Their files are read without PyTorch: a file of
-weights is an archive of arrays and a list of their names.
+The experts are policies of the RL Zoo for Stable-Baselines3, trained on the `-v3` environments.
+They act here in the `-v5` ones, by their mean action. Their files are read without PyTorch: a file
+of weights is an archive of arrays and a list of their names.
 """
 
 import argparse
@@ -81,16 +81,16 @@ def load_policy(folder: Path, algorithm: str, env: str) -> Policy:
     kernels = [name for name in weights if name.startswith(names) and name.endswith("weight")]
     layers = [(weights[name], weights[name.removesuffix("weight") + "bias"]) for name in kernels]
     inputs = layers[0][0].shape[1]
-    normalise: Policy = lambda obs: obs
+    ranges = None
     if (file := run / f"{env}-v3" / "vecnormalize.pkl").exists():
         with file.open("rb") as opened:
-            found = vars(Ranges(opened).load())
-        mean, deviation = found["obs_rms"].mean, np.sqrt(found["obs_rms"].var + found["epsilon"])
-        normalise = lambda obs: np.clip((obs - mean) / deviation, -10, 10)
+            ranges = vars(Ranges(opened).load())["obs_rms"]
 
     def act(obs: np.ndarray) -> np.ndarray:
         # The zoo's Ant also observes contact forces, which are 0 in the simulator of its day.
-        x = normalise(np.concatenate([obs, np.zeros(inputs - len(obs))]))
+        x = np.concatenate([obs, np.zeros(inputs - len(obs))])
+        if ranges:
+            x = np.clip((x - ranges.mean) / np.sqrt(ranges.var + 1e-8), -10, 10)
         for weight, bias in layers[:-1]:
             x = weight @ x + bias
             x = np.tanh(x) if on_policy else np.maximum(x, 0)

@@ -131,7 +131,7 @@ def test_vdi_presets_are_table_2():
         ("td3", Facts(simulated=False, has_goals=False), "default"),
         ("vdi", Facts(simulated=True, has_goals=False), "environment"),
         ("gail", Facts(simulated=True, has_goals=False), "environment"),
-        ("kdi", Facts(simulated=True, has_goals=False), "default"),
+        ("kdi", Facts(simulated=True, has_goals=False), "environment"),
         ("bc", Facts(simulated=False, has_goals=False), "default"),
     ],
 )  # fmt: skip

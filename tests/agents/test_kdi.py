@@ -203,8 +203,8 @@ OFFERS = {
     "states": DemoSteps(np.zeros((2, 3))),
 }
 WIDTHS = {  # width, width_half, width_end, weight_bound, short
-    "pairs": (1.17, 60_000, 0.7, 2.0, 4000),
-    "changes": (1.0, 60_000, 0.6, 2.0, 4000),
+    "pairs": (0, 0, 0.7, 5.0, 4000),
+    "changes": (0, 0, 0.7, 5.0, 4000),
     "states": (1.16, 0, 1.16, 30.0, 20_000),
 }
 NOISE = {  # noise, late_noise, late_updates
@@ -224,7 +224,7 @@ def test_defaults_follow_from_what_the_demonstrations_offer(match):
     assert found == WIDTHS[match]
     collect = config.collect
     assert (collect.noise, collect.late_noise, collect.late_updates) == NOISE[match]
-    assert defaults_for({"match": "states"}, OFFERS[match])["width_half"] == 0
+    assert defaults_for({"match": "states"}, OFFERS[match])["width"] == 1.16
 
 
 @pytest.mark.parametrize(
@@ -246,37 +246,18 @@ def test_nothing_to_imitate_is_refused():
         make_kdi(CONFIG, replace(SPEC, demos=None))
 
 
-def test_cloning_draws_the_actor_to_the_demonstrated_actions():
-    """With critics that are equal everywhere, behaviour cloning is all that moves the actor."""
-    td3 = replace(TD3, hidden=(32,), actor_lr=1e-2, actor_start=0, policy_delay=1)
-    spec = replace(SPEC, demos=SPEC.demos._replace(action=0.7 * jnp.tanh(SPEC.demos.action)))
-    ring = random_ring(spec)
-
-    def fitted(clone):
-        agent = make_kdi(replace(CONFIG, td3=td3, clone=clone), spec)
-        state = agent_state(agent, spec.norm)
-        flat = constant(state.td3.critic, 0.0, 0.0)
-        frozen = state._replace(td3=state.td3._replace(critic=flat, critic_target=flat))
-
-        @jax.jit
-        def learn(state):
-            def one(state, i):
-                state, _ = agent.update(state, ring, jax.random.fold_in(KEY, i), i)
-                return state._replace(td3=state.td3._replace(critic=flat)), None
-
-            return jax.lax.scan(one, state, jnp.arange(600))[0]
-
-        policy = jax.tree.map(np.asarray, agent.policy(learn(frozen)))
-        action = act(policy, np.asarray(spec.demos.obs), np.zeros((len(spec.demos.obs), 0)))
-        return ((action - np.asarray(spec.demos.action)) ** 2).mean()
-
-    assert fitted(1.0) < 0.1 * fitted(0.0)
-
-
-def test_cloning_needs_actions():
-    spec = replace(SPEC, demos=SPEC.demos._replace(action=None))
-    with pytest.raises(UserError, match="no actions, which clone needs"):
-        make_kdi(replace(CONFIG, match="changes", clone=1.0), spec)
+def test_a_width_that_is_not_given_follows_from_how_near_the_agent_is():
+    """At each refresh the mean of log d is the same, and the score needs no width."""
+    ring, spec = random_ring(SPEC), replace(SPEC, horizon=4)
+    agent = make_kdi(replace(CONFIG, width=0.0), spec)
+    state, _ = compiled(agent.update)(agent_state(agent, SPEC.norm), ring, KEY, 0)
+    kernels = Kernels("pairs", SPEC)
+    log_d = compiled(lambda: kernels.log_d(state.width, SPEC.norm, ring, 9))()
+    assert log_d.mean() == pytest.approx(kdi.MEAN_LOG_D, abs=0.02)
+    assert state.log_d.mean() == pytest.approx(kdi.MEAN_LOG_D, abs=0.02)
+    near = compiled(lambda: kernels.closeness(SPEC.norm, ring, kdi.SCORED_STEPS))()
+    lasted = kdi.survival(ring, kdi.SCORED_STEPS, 4)
+    np.testing.assert_allclose(compiled(agent.score)(state, ring), near + np.log(lasted), rtol=1e-5)
 
 
 def test_episodes_that_end_early_count_by_how_long_they_last():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from uvd.core.episode import DemoSteps
-from uvd.demos.check import notices
+from uvd.demos.check import notices, phases_missed
+from uvd.demos.memory import Trajectory
 
 PLAYED = np.random.default_rng(0).uniform(-1, 1, (500, 3))
 USUAL = np.random.default_rng(1).uniform(-0.5, 1.5, (20, 3))
@@ -42,3 +43,29 @@ def test_other_actions_at_the_same_state_are_not_the_same_steps():
 def test_columns_that_never_vary_are_not_named():
     played = np.concatenate([PLAYED[:, :2], np.zeros((500, 1))], 1)
     assert notices(changed([2], 0.0), played) == []
+
+
+def walk(period, steps=600):
+    """A trajectory of a movement that repeats."""
+    phase = 2 * np.pi * np.arange(steps)[:, None] / period
+    obs = np.concatenate([np.sin(phase), np.cos(phase), np.sin(2 * phase)], 1)
+    return Trajectory(obs, np.cos(phase))
+
+
+@pytest.mark.parametrize(("period", "every", "better"), [(60, 20, 19), (57, 19, 20), (40, 20, 21)])
+def test_steps_that_meet_few_phases_of_a_movement_are_said(period, every, better):
+    line = phases_missed(walk(period), every)
+    assert f"every = {every} chooses few phases" in line
+    assert f"with every = {better}" in line or f"with every = {2 * every - better}" in line
+
+
+@pytest.mark.parametrize(("period", "every"), [(60, 19), (60, 1), (61.8, 20), (60, 80)])
+def test_steps_that_meet_many_phases_are_not(period, every):
+    assert phases_missed(walk(period), every) is None
+
+
+def test_without_actions_states_alone_decide():
+    trajectory = walk(60)
+    assert phases_missed(Trajectory(trajectory.obs), 20)
+    aperiodic = np.random.default_rng(0).normal(size=(600, 3)).cumsum(0)
+    assert phases_missed(Trajectory(aperiodic), 20) is None

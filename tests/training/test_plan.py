@@ -239,14 +239,13 @@ def test_demonstrations_are_read_once(tmp_path):
 # Defaults of kdi that follow from the demonstrations
 
 PAIRS = {
-    "width": 1.17, "width_half": 60_000, "width_end": 0.7, "weight_bound": 2.0, "short": 4000,
-    "noise": 0.15, "late_noise": 0.07, "late_updates": 60_000,
+    "width": 0, "width_half": 0, "width_end": 0.7, "weight_bound": 5.0, "short": 4000,
+    "noise": 0.15, "late_noise": 0.07, "late_updates": 60_000, "gamma": 0.99, "warmup": 2000,
 }  # fmt: skip
-CHANGES = {**PAIRS, "width": 1.0, "width_end": 0.6, "noise": 0.3, "late_noise": 0.1}
-CHANGES["late_updates"] = 100_000
+CHANGES = {**PAIRS, "noise": 0.3, "late_noise": 0.1, "late_updates": 100_000}
 STATES = {
-    **PAIRS, "width": 1.16, "width_half": 0, "width_end": 1.16, "weight_bound": 30.0,
-    "short": 20_000, "late_noise": 0.1, "late_updates": 600_000,
+    **PAIRS, "width": 1.16, "width_end": 1.16, "weight_bound": 30.0, "short": 20_000,
+    "late_noise": 0.1, "late_updates": 600_000, "gamma": 0.98, "warmup": 10_000,
 }  # fmt: skip
 
 
@@ -290,7 +289,7 @@ def test_a_run_writes_down_what_follows_and_reads_it_back(states, tmp_path):
     run = Run.create(tmp_path / "run", to_file(config))
     assert from_file(Run.open(run.path).config) == config
     rows = run.config["settings"]
-    assert (rows["match"], rows["width"], rows["width_end"]) == ("changes", 1.05, 0.6)
+    assert (rows["match"], rows["width"], rows["late_updates"]) == ("changes", 1.05, 100_000)
     assert (rows["noise"], rows["hidden"]) == (0.3, [8, 4])
     assert run.config["demos"] == {"demos": str(states), "every": 3, "sha256": config.sha256}
     assert run.config["run"]["envs"] == 1  # kdi's own default
