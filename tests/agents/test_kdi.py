@@ -253,8 +253,9 @@ def test_a_width_that_is_not_given_follows_from_how_near_the_agent_is():
     state, _ = compiled(agent.update)(agent_state(agent, SPEC.norm), ring, KEY, 0)
     kernels = Kernels("pairs", SPEC)
     log_d = compiled(lambda: kernels.log_d(state.width, SPEC.norm, ring, 9))()
-    assert log_d.mean() == pytest.approx(kdi.MEAN_LOG_D, abs=0.02)
-    assert state.log_d.mean() == pytest.approx(kdi.MEAN_LOG_D, abs=0.02)
+    wanted = -(2 + 4 / 10)  # two columns of the state vary, and two of the action
+    assert log_d.mean() == pytest.approx(wanted, abs=0.02)
+    assert state.log_d.mean() == pytest.approx(wanted, abs=0.02)
     near = compiled(lambda: kernels.closeness(SPEC.norm, ring, kdi.SCORED_STEPS))()
     lasted = kdi.survival(ring, kdi.SCORED_STEPS, 4)
     np.testing.assert_allclose(compiled(agent.score)(state, ring), near + np.log(lasted), rtol=1e-5)

@@ -1,8 +1,9 @@
 """Kernel density imitation: off-policy learning of a recomputed reward, without networks for it.
 
     for each update:
-        every 500 updates (`REFRESH`): the width under which the mean of log d is -4.2; d(t), the
-            agent's recent density at each demonstrated step t; weights w(t) = 1 / d(t), bounded
+        every 500 updates (`REFRESH`): d(t), the agent's recent density at each demonstrated step
+            t, under the width for which the mean of log d is -(2 + columns / 10); weights
+            w(t) = 1 / d(t), bounded
         draw transitions (s, a, s')
         reward  r(s, a) = mean over t of w(t) F(t | s, a), with kernels F          (`reward_of`)
         target  y = (1 - gamma) r(s, a) + gamma Q'(s', mu'(s'))
@@ -53,7 +54,6 @@ from uvd.core.schedule import halving
 
 MAX_STEPS = 1000  # demonstrated steps in a reward: of more, so many are drawn by their weights
 REFRESH = 500  # updates after which width and weights are computed anew
-MEAN_LOG_D = -4.2  # of demonstrated steps, at the width that follows: see docs/choices.md
 LOG_DENSITY_FLOOR = -60.0  # d counts as no less, in logarithms below the kernel's peak
 SCORED_STEPS = 1000  # a policy's closeness is that of at least so many steps
 LOG_SCORE_FLOOR = -3.0  # from here on a demonstrated step begins to count for a policy's score
@@ -180,6 +180,11 @@ def make_target(
     return target_fn
 
 
+def wanted_log_d(columns: int) -> float:
+    """The mean of log d that a width is chosen for. Chosen on tasks of 6, 12, 22 and 23 columns."""
+    return -(2 + columns / 10)
+
+
 def survival(ring: Ring, newest: int, horizon: int) -> jax.Array:
     """How long the newest steps' episodes lasted, as a share of whole ones; those that the task did
     not end count as whole. Short episodes near a demonstrated start visit nothing else."""
@@ -192,13 +197,14 @@ def survival(ring: Ring, newest: int, horizon: int) -> jax.Array:
 def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
     """KDI, its settings bound."""
     td3, kernels = config.td3, Kernels(config.match, spec)
+    mean_log_d = wanted_log_d(kernels.demo_points.shape[1])
     ac = ActorCritic(td3, make_head(td3.critic_head, 1.0, td3.critic_start), spec)
     no_goal = jnp.zeros((td3.batch, 0))
 
     def width_at(step: jax.Array, norm: Norm, ring: Ring) -> jax.Array:
         if config.width:
             return halving(config.width, config.width_half, config.width_end, step)
-        return kernels.width_for(MEAN_LOG_D, norm, ring, config.short)
+        return kernels.width_for(mean_log_d, norm, ring, config.short)
 
     def init(key: jax.Array) -> KDIState:
         key_td3, _ = jax.random.split(key)
