@@ -70,7 +70,7 @@ def expert_episodes(run: Run, plan: Plan) -> list[Episode]:
     demos, config = from_file(run.config).demos, plan.config
     first, all_ = demos.trajectories or 0, load_demos(str(demos.demos)).trajectories
     settings = dataclasses.replace(demos, trajectories=None, every=1, offset=None)
-    pairs, _ = demo_pairs(settings, find_task(config.task, config.task_settings))
+    pairs, *_ = demo_pairs(settings, find_task(config.task, config.task_settings))
     lengths = [t.steps for t in all_]
     ends, found = np.cumsum(lengths), []
     for length, end in list(zip(lengths, ends))[first : first + OTHERS]:

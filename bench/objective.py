@@ -54,7 +54,7 @@ def main() -> None:
     columns = plan.spec.columns
     scale = np.asarray(plan.spec.norm.obs_scale)
     settings = replace(config.demos, trajectories=AGENT + 1, every=1)
-    states, _ = demo_pairs(settings, find_task(args.task))
+    states, *_ = demo_pairs(settings, find_task(args.task))
     path = (states.obs / scale)[:, columns].reshape(AGENT + 1, -1, len(columns))
     goals = (np.asarray(inputs.demos.obs) / scale)[:, columns]
     expert, stays = path[AGENT], np.concatenate(path[1:])[::3]

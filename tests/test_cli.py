@@ -122,11 +122,11 @@ def test_a_message_in_a_frame_becomes_one_line() -> None:
 def test_settings_are_checked_beside_the_defaults_that_follow_from_the_demonstrations(
     capsys: pytest.CaptureFixture, tmp_path: Path, demos: str
 ) -> None:
-    """`changes` has width_end = 0.6; the defaults of `pairs`, 0.7, must not refuse the first."""
-    args = ["train", "kdi", "PointLoop-v0", "--demos", demos, "--match", "changes"]
+    """`states` have a width, which may halve; that of `pairs` follows from the agent."""
+    args = ["train", "kdi", "PointLoop-v0", "--demos", demos, "--width-half", "9", "--steps", "0"]
     args += ["--out", str(tmp_path / "r")]
-    assert "steps = 0" in refused(capsys, *args, "--width", "0.65", "--steps", "0")
-    assert "width_end = 0.6 is above width = 0.5" in refused(capsys, *args, "--width", "0.5")
+    assert "steps = 0" in refused(capsys, *args, "--match", "states")
+    assert "width_half = 9 needs a width" in refused(capsys, *args, "--match", "pairs")
 
 
 @pytest.fixture(scope="module")

@@ -208,7 +208,7 @@ def test_a_new_algorithm_needs_nothing_but_its_registration(monkeypatch):
         ("vdi", {"actor_start": 10}, "waits for density_only = 500"),
         ("vdi", {"short": 600_000}, "short = 600000 is larger than the replay buffer"),
         ("kdi", {"match": "pair"}, "unknown match 'pair'; nearest: pairs"),
-        ("kdi", {"width": 0.5}, "width_end = 0.7 is above width = 0.5"),
+        ("kdi", {"width": 0.5, "width_half": 9}, "width_end = 0.7 is above width = 0.5"),
         ("kdi", {"critic_head": "tanh"}, "critic_head = tanh: the reward has no known bound"),
         ("kdi", {"weight_bound": 0.5}, "weight_bound = 0.5 must be at least 1"),
         ("dac", {"critic_head": "sigmoid", "critic_start": 0.5}, "sigmoid is for values above 0"),

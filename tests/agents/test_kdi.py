@@ -205,7 +205,7 @@ OFFERS = {
 WIDTHS = {  # width, width_half, width_end, weight_bound, short
     "pairs": (0, 0, 0.7, 5.0, 4000),
     "changes": (0, 0, 0.7, 5.0, 4000),
-    "states": (1.16, 0, 1.16, 30.0, 20_000),
+    "states": (1.16, 0, 0.7, 30.0, 20_000),
 }
 NOISE = {  # noise, late_noise, late_updates
     "pairs": (0.15, 0.07, 60_000),
@@ -230,7 +230,8 @@ def test_defaults_follow_from_what_the_demonstrations_offer(match):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"width_end": 0.8}, "width_end = 0.8 is above width = 0.7"),
+        ({"width_end": 0.8, "width_half": 9}, "width_end = 0.8 is above width = 0.7"),
+        ({"width": 0.0, "width_half": 9}, "width_half = 9 needs a width"),
         ({"td3": replace(TD3, critic_head="tanh")}, "critic_head = tanh: the reward has no known"),
         ({"match": "pair"}, "unknown match 'pair'; nearest: pairs"),
         ({"weight_bound": 0.5}, "weight_bound = 0.5 must be at least 1"),

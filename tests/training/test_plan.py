@@ -244,7 +244,7 @@ PAIRS = {
 }  # fmt: skip
 CHANGES = {**PAIRS, "noise": 0.3, "late_noise": 0.1, "late_updates": 100_000}
 STATES = {
-    **PAIRS, "width": 1.16, "width_end": 1.16, "weight_bound": 30.0, "short": 20_000,
+    **PAIRS, "width": 1.16, "weight_bound": 30.0, "short": 20_000,
     "late_noise": 0.1, "late_updates": 600_000, "gamma": 0.98, "warmup": 10_000,
 }  # fmt: skip
 
@@ -305,3 +305,18 @@ def test_probe_noise_is_what_feature_ranges_are_measured_on(task):
     usual, narrow = (made_plan("td3", task, probe_noise=noise).spec.norm for noise in (0.0, 0.1))
     assert (narrow.obs_scale / usual.obs_scale).min() < 0.5
     assert usual.obs_clip == narrow.obs_clip == 20
+
+
+def test_a_choice_of_steps_that_misses_phases_is_said(tmp_path):
+    """From the demonstrations to the plan's notices; of several trajectories nothing is said."""
+    phase = 2 * np.pi * np.arange(600)[:, None] / 60
+    obs = np.concatenate([np.sin(phase), np.cos(phase), np.sin(2 * phase), np.cos(2 * phase)], 1)
+    walks = [
+        Trajectory(obs.astype(np.float32), np.cos(phase + np.arange(2)).astype(np.float32))
+    ] * 2
+    given = {"demos": str(write_npz(walks, tmp_path / "walks")), "every": 20}
+    for trajectories, said in ((1, True), (2, False)):
+        config, inputs = configure("bc", LOOP, given={**given, "trajectories": trajectories})
+        plan = make_plan(config, inputs)
+        assert any("every = 20 chooses few phases" in line for line in plan.notices) == said
+        plan.program.close()

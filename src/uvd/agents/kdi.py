@@ -8,8 +8,10 @@
         reward  r(s, a) = mean over t of w(t) F(t | s, a), with kernels F          (`reward_of`)
         target  y = (1 - gamma) r(s, a) + gamma Q'(s', mu'(s'))
         critics Q and actor mu: TD3's steps towards y
-    after each cycle of episodes: score = how near its steps came to the demonstrated ones, less
-        where its episodes ended early
+    after each cycle of episodes: score = how near the newest steps, at least 1 000, came to the
+        demonstrated ones, less where episodes ended early
+
+For single states the width is a constant.
 
 The reward is the kernel-smoothed ratio of the expert's density to the agent's: the gradient of the
 likelihood of the demonstrations (Eq. 8) as a single value. There is no goal, no maximum and no
@@ -81,12 +83,12 @@ class KDIConfig:
     that the demonstrations offer. The defaults of the settings below are those of pairs; changes
     and states have their own."""
     width: NotNegative = 0.0
-    """Width of the kernels at the start, in normalised units. 0: the width follows from how near
-    the agent is, so that the mean of log d stays the same (states: 1.16)."""
+    """Width of the kernels at the start, in normalised units (states: 1.16). 0: it follows from how
+    near the agent is, so that the mean of log d stays the same."""
     width_half: Size = 0
     """Updates in which a width that was given halves (0: it stays)."""
     width_end: Positive = 0.7
-    """A width that was given never falls below this (states: 1.16)."""
+    """A width that halves never falls below this."""
     weight_bound: Annotated[float, Range(1)] = 5.0
     """A demonstrated step has weight mean d / d(t), at most this (states: 30)."""
     short: Count = 4000
@@ -95,8 +97,12 @@ class KDIConfig:
     def __post_init__(self) -> None:
         validate(self)
         require(
-            not self.width or self.width_end <= self.width,
+            not (self.width and self.width_half) or self.width_end <= self.width,
             f"width_end = {self.width_end} is above width = {self.width}",
+        )
+        require(
+            self.width or not self.width_half,
+            f"width_half = {self.width_half} needs a width: without one it follows from the agent",
         )
         require(
             self.td3.critic_head in ("linear", "huber"),
@@ -112,7 +118,7 @@ BY_MATCH: dict[str, dict[str, Any]] = {
         "noise": 0.3, "late_noise": 0.1, "late_updates": 100_000,
     },
     "states": {
-        "width": 1.16, "width_end": 1.16, "weight_bound": 30.0, "short": 20_000, "gamma": 0.98,
+        "width": 1.16, "weight_bound": 30.0, "short": 20_000, "gamma": 0.98,
         "warmup": 10_000, "late_noise": 0.1, "late_updates": 600_000,
     },
 }  # fmt: skip
@@ -181,7 +187,7 @@ def make_target(
 
 
 def wanted_log_d(columns: int) -> float:
-    """The mean of log d that a width is chosen for. Chosen on tasks of 6, 12, 22 and 23 columns."""
+    """The mean of log d that a width is chosen for. Chosen on pairs of 6 to 23 columns."""
     return -(2 + columns / 10)
 
 
@@ -231,8 +237,9 @@ def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
         return KDIState(inner, width, log_d), metrics
 
     def score(state: KDIState, ring: Ring) -> jax.Array:
-        """How near the newest cycle alone came to the demonstrations. With a width that was given:
-        how likely they are under it, at the last width."""
+        """How near the newest steps came to the demonstrations; with short cycles these are of
+        several policies. With a width that was given: how likely the demonstrations are under the
+        newest cycle alone, at the last width."""
         norm = state.td3.norm
         if not config.width:
             steps = max(spec.cycle_steps, SCORED_STEPS)
@@ -260,7 +267,9 @@ ALGORITHMS["kdi"] = Algorithm(
     make=make_kdi,
     presets={
         "environment": Preset(
-            "Gymnasium environments: updates every 250 steps", {"cycle_steps": 250}, simulated
+            "Gymnasium environments: updates every 250 steps (--cycle-steps)",
+            {"cycle_steps": 250},
+            simulated,
         ),
         "humanoid": Preset("Humanoid, from states and the actions before them", HUMANOID),
     },

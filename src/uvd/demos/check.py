@@ -15,7 +15,7 @@ WORSE = 1.25  # ratio of distances from which on another `every` is recommended
 
 def phases_missed(trajectory: Trajectory, every: int) -> str | None:
     """A line if every n-th step meets only some phases of a movement that repeats, and a
-    neighbour of n meets more of them."""
+    neighbour of n meets more of them. Of fewer than ten chosen steps nothing is said."""
     parts = [trajectory.obs[: trajectory.steps], trajectory.action]
     x = np.concatenate([part[:SEEN] for part in parts if part is not None], 1)
     if every < 3 or len(x) < 10 * every:

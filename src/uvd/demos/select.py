@@ -58,7 +58,9 @@ def demo_pairs(
 
     demos = demos.changed(convert)
     pairs = select(demos, settings.trajectories, settings.every, settings.offset)
-    return pairs, digest(loaded), phases_missed(demos.trajectories[0], settings.every)
+    # Several trajectories are seldom in the same phase.
+    first, *others = demos.trajectories[: settings.trajectories]
+    return pairs, digest(loaded), None if others else phases_missed(first, settings.every)
 
 
 def select(

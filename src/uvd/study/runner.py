@@ -250,6 +250,8 @@ class Driver:
 
     def _work(self, left: Iterator[str], core: int | None) -> None:
         for name in left:
+            if self.progress.stopped:
+                return
             for _ in range(ATTEMPTS):
                 try:
                     code, last = self._train(name, core)

@@ -212,8 +212,8 @@ def make_plan(config: RunConfig, inputs: Inputs) -> Plan:
         with naming(config.demos.demos):
             agent = algorithm.make(config.settings, spec)
         program = make_program(agent, task, collect, run, schedule)
+        unusual = [notice] if notice else []
+        if demos is not None:
+            unusual += notices(demos, probe.obs[happened(probe)])
         on_failure.pop_all()
-    unusual = [notice] if notice else []
-    if demos is not None:
-        unusual += notices(demos, probe.obs[happened(probe)])
     return Plan(config, task, spec, agent, collect, schedule, program, tuple(unusual))
