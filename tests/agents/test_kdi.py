@@ -262,6 +262,16 @@ def test_a_width_that_is_not_given_follows_from_how_near_the_agent_is():
     np.testing.assert_allclose(compiled(agent.score)(state, ring), near + np.log(lasted), rtol=1e-5)
 
 
+def test_a_width_that_follows_is_not_too_narrow():
+    """An agent that only repeats the demonstrated step: 0.15 sqrt(4 columns)."""
+    spec = replace(SPEC, demos=DemoSteps(*(x[:1] for x in SPEC.demos)))
+    obs = np.tile(np.asarray(spec.demos.obs), (1, 5, 1))
+    ring = make_ring(obs, np.tile(np.asarray(spec.demos.action), (1, 4, 1)))
+    agent = make_kdi(replace(CONFIG, width=0.0), spec)
+    state, _ = compiled(agent.update)(agent_state(agent, spec.norm), ring, KEY, 0)
+    assert state.width == pytest.approx(0.3)
+
+
 def test_episodes_that_end_early_count_by_how_long_they_last():
     """Episodes of the whole length, cut by a limit, and ended by the task after half of it."""
     spec = replace(SPEC, horizon=4, cycle_steps=8)

@@ -2,8 +2,8 @@
 
     for each update:
         every 500 updates (`REFRESH`): d(t), the agent's recent density at each demonstrated step
-            t, under the width for which the mean of log d is -(2 + columns / 10); weights
-            w(t) = 1 / d(t), bounded
+            t, under the width for which the mean of log d is -(2 + columns / 10), at least
+            0.15 sqrt(columns); weights w(t) = 1 / d(t), bounded
         draw transitions (s, a, s')
         reward  r(s, a) = mean over t of w(t) F(t | s, a), with kernels F          (`reward_of`)
         target  y = (1 - gamma) r(s, a) + gamma Q'(s', mu'(s'))
@@ -186,6 +186,11 @@ def make_target(
     return target_fn
 
 
+def narrowest(columns: int) -> float:
+    """No width that follows from the agent is below this: demonstrations may lie close together."""
+    return 0.15 * columns**0.5
+
+
 def wanted_log_d(columns: int) -> float:
     """The mean of log d that a width is chosen for. Chosen on pairs of 6 to 23 columns."""
     return -(2 + columns / 10)
@@ -203,14 +208,15 @@ def survival(ring: Ring, newest: int, horizon: int) -> jax.Array:
 def make_kdi(config: KDIConfig, spec: Spec) -> Agent:
     """KDI, its settings bound."""
     td3, kernels = config.td3, Kernels(config.match, spec)
-    mean_log_d = wanted_log_d(kernels.demo_points.shape[1])
+    columns = kernels.demo_points.shape[1]
     ac = ActorCritic(td3, make_head(td3.critic_head, 1.0, td3.critic_start), spec)
     no_goal = jnp.zeros((td3.batch, 0))
 
     def width_at(step: jax.Array, norm: Norm, ring: Ring) -> jax.Array:
         if config.width:
             return halving(config.width, config.width_half, config.width_end, step)
-        return kernels.width_for(mean_log_d, norm, ring, config.short)
+        follows = kernels.width_for(wanted_log_d(columns), norm, ring, config.short)
+        return jnp.maximum(follows, narrowest(columns))
 
     def init(key: jax.Array) -> KDIState:
         key_td3, _ = jax.random.split(key)
