@@ -27,7 +27,7 @@ WARM, PER_CALL, CYCLES = 1, 2, 6
 SMALL = {
     "hidden": (8,), "flow_hidden": (8,), "bijectors": 2, "batch": 32, "capacity": 60, "short": 40,
     "epochs": 2, "discriminator_hidden": (8,), "discriminator_steps": 2, "density_only": 0,
-    "actor_start": 0, "flow_delay": 3, "width_half": 10,
+    "actor_start": 0, "flow_delay": 3,
 }  # fmt: skip
 CASES = sorted(ALGORITHMS)
 GOALS = make_task("PointReach-v0")._replace(horizon=HORIZON)
